@@ -130,7 +130,9 @@ class AgentLink:
         code = self._process.poll()
         if code is None:
             return "its connection is closed"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
 
     def kill(self) -> None:
         """Kill it."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, as_reason, first_reason
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 Local = TypeVar("Local")
@@ -41,8 +41,10 @@ class Agreement:
             given = reshard.error_as_reason(work)
         except DigestUnavailable as err:
             given = err
-        contribution = (given, None) if isinstance(given, (Reason, DigestUnavailable)) else (None, given[1])
-        gathered = self._ranks.gather(contribution)
+        if isinstance(given, (Reason, DigestUnavailable)):
+            gathered = self._ranks.gather((given, None))
+        else:
+            gathered = self._ranks.gather((None, given[1]))
         self.raise_first_problem([problem for problem, _ in gathered])
         assert not isinstance(given, (Reason, DigestUnavailable)), "settled, so this rank's part is good too"
         return given[0], [shared for _, shared in gathered]
@@ -55,10 +57,8 @@ class Agreement:
         for problem in problems:
             if isinstance(problem, DigestUnavailable):
                 raise problem
-        reasons = [entry if isinstance(entry, Reason) else None for entry in problems]
-        unfilled = first_reason(
-            [reason if reason and reason.verdict is Verdict.UNFILLED else None for reason in reasons]
-        )
+        reasons = [as_reason(problem) for problem in problems]
+        unfilled = first_reason([_if_unfilled(reason) for reason in reasons])
         if unfilled is not None:
             raise self.misfit_error(unfilled.text)
         first = first_reason(reasons)
@@ -74,13 +74,16 @@ class Agreement:
     def fit_and_share(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
         """The same, for work that gives (what stays here, what to tell): the former, and what each rank told."""
         given: tuple[Local, Shared] | None = None
-        problem, hint = None, None
+        problem, hint, to_share = None, None, None
         try:
             given = work()
+            to_share = given[1]
         except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
-            problem = str(err) if isinstance(err, CheckpointError) else f"{type(err).__name__}: {err}"
+            problem = f"{type(err).__name__}: {err}"
+            if isinstance(err, CheckpointError):
+                problem = str(err)
             hint = getattr(err, "hint", None)
-        gathered = self._ranks.gather((problem, hint, given[1] if given is not None else None))
+        gathered = self._ranks.gather((problem, hint, to_share))
         problem = first_problem([rank_problem for rank_problem, _, _ in gathered])
         if problem is not None:
             raise self.misfit_error(
@@ -95,3 +98,10 @@ class Agreement:
             f"{self._checkpoint_id} does not fit this state: {problem}",
             hint=hint or "train with the code that saved it, or use another root",
         )
+
+
+def _if_unfilled(reason: Reason | None) -> Reason | None:
+    """Keep a reason that says that memory could not be filled."""
+    if reason is not None and reason.verdict is Verdict.UNFILLED:
+        return reason
+    return None

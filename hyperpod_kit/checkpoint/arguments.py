@@ -45,13 +45,19 @@ def _to_float(name: str, value: Any) -> float:
     try:
         if isinstance(value, (str, bytes, bytearray)):  # float() would read them
             raise TypeError
-        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+        if isinstance(value, torch.Tensor):
+            return float(value.detach())
+        return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"metric {name!r} is {_describe_value(value)}, expected a number") from None
 
 
 def _describe_value(value: Any) -> str:
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:60] + '...'} ({type(value).__name__})"
+    if len(text) > 60:
+        text = text[:60] + "..."
+    return f"{text} ({type(value).__name__})"

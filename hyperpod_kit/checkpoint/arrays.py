@@ -55,7 +55,10 @@ def encode_array(value: Any, take: Callable[[torch.Tensor], Any]) -> Record:
 
     by_columns = value.flags.f_contiguous and not value.flags.c_contiguous
     native = value.dtype.newbyteorder("=")
-    numbers = numpy.array(value.T if by_columns else value, dtype=native, order="C", copy=True)
+    rows = value
+    if by_columns:
+        rows = value.T
+    numbers = numpy.array(rows, dtype=native, order="C", copy=True)
     return {"$": ARRAY, "t": value.dtype.str, "f": int(by_columns), "of": take(torch.from_numpy(numbers))}
 
 
@@ -69,7 +72,9 @@ def decode_array(body: Record, numbers: Any) -> Any:
     if kind.newbyteorder("=") != values.dtype:
         raise CheckpointError(f"the checkpoint holds an array of {body['t']} as numbers of {values.dtype}")
     values = values.astype(kind, copy=False)
-    return values.T if body["f"] else values
+    if body["f"]:
+        return values.T
+    return values
 
 
 def _dtype_code(body: Record) -> str:

@@ -29,8 +29,10 @@ def atomic_output(target: Path) -> Iterator[Path]:
         try:
             path = Path(f"/proc/self/fd/{inner}", target.name)
             yield path
-            for written in [path, *path.rglob("*")] if path.is_dir() else [path]:
-                _sync(written)
+            _sync(path)
+            if path.is_dir():
+                for written in path.rglob("*"):
+                    _sync(written)
             os.rename(target.name, target.name, src_dir_fd=inner, dst_dir_fd=parent)
         finally:
             _remove(room, inner, parent)
@@ -42,7 +44,9 @@ def atomic_output(target: Path) -> Iterator[Path]:
 def destination(path: Path) -> Path:
     """The directory in which what grows at `path` will lie, for messages."""
     room = path.parent.resolve()
-    return room.parent if path.is_relative_to("/proc/self/fd") else room
+    if path.is_relative_to("/proc/self/fd"):
+        return room.parent
+    return room
 
 
 def _private_directory(name: str, parent: int, target: Path) -> int:

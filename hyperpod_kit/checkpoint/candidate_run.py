@@ -139,13 +139,12 @@ class CandidateRun:
         nearer, tier = self._nearer, tiers[self._ranks.rank]
 
         def read() -> tuple[Tree, replicas.Replicas]:
-            tree = (
-                local_tiers.tree_in_memory(nearer.slots, first.key)
-                if tier == MEMORY
-                else local_tiers.tree_on_disk(
+            if tier == MEMORY:
+                tree = local_tiers.tree_in_memory(nearer.slots, first.key)
+            else:
+                tree = local_tiers.tree_on_disk(
                     str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.checkpoint_id
                 )
-            )
             return tree, replicas.of_tree(tree)
 
         tree, alike = self._agreement.prove_and_share(read)
@@ -192,11 +191,13 @@ class CandidateRun:
 
         tree = self._agreement.prove(parse)
         # A copy outside the root is as good as the root's when it has the same digest.
-        good = tuple(
-            tier
-            if tier == STORAGE
-            or (body.world == self._ranks.world and self._copy_of(rank, tier).root == body.shards[rank].root)
-            else STORAGE
-            for rank, tier in enumerate(tiers)
-        )
+        good = tuple(self._tier_as_committed(rank, tier, body) for rank, tier in enumerate(tiers))
         return ProvedHeader(body, good, body.world, body.plan, body.digest, tree)
+
+    def _tier_as_committed(self, rank: int, tier: str, body: Manifest) -> str:
+        """Choose the tier where its shard is the committed one, else the root."""
+        if tier == STORAGE or body.world != self._ranks.world:
+            return STORAGE
+        if self._copy_of(rank, tier).root == body.shards[rank].root:
+            return tier
+        return STORAGE

@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
@@ -58,10 +59,12 @@ class ResumeFrom(NamedTuple):
         fresh = job_attempt is None and env.get(HPK_FRESH) == "1"
         own_root = env.get(HPK_CHECKPOINT_ROOT, "")
         is_jobs = bool(own_root) and os.path.realpath(own_root) == os.path.realpath(root)
-        undecided_reason = undecided.sentence(env) if is_jobs and undecided.is_undecided(env) else ""
-        return cls(
-            None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", job_attempt, fresh, undecided_reason
-        )
+        undecided_reason = ""
+        if is_jobs and undecided.is_undecided(env):
+            undecided_reason = undecided.sentence(env)
+        if first == "none":
+            first = None
+        return cls(first, env.get(HPK_RESUME_MEMORY) != "0", job_attempt, fresh, undecided_reason)
 
 
 NO_DECISION = ResumeFrom()
@@ -187,30 +190,41 @@ def _all_newest_first(
     ranks: Ranks, store: Store, copies_of_ranks: Sequence[Sequence[HeldShard]], resume_from: ResumeFrom
 ) -> Iterator[Candidate]:
     everywhere = copies_by_checkpoint(copies_of_ranks)
-    usable_copies = everywhere if resume_from.near else {}
-    listing: Iterator[Candidate] | None = _merged(store, usable_copies, resume_from) if ranks.rank == 0 else None
+    usable_copies = {}
+    if resume_from.near:
+        usable_copies = everywhere
+    listing: Iterator[Candidate] | None = None
+    if ranks.rank == 0:
+        listing = _merged(store, usable_copies, resume_from)
     while True:
         candidate: Candidate | None = None
         problem: CheckpointError | None = None
         if listing is not None and resume_from.undecided:
             problem = CheckpointError(resume_from.undecided, hint=undecided.HINT)
         elif listing is not None:
-            try:
-                candidate = next(listing, None)
-            except (OSError, CheckpointError) as err:
-                problem = CheckpointError(
-                    f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
-                )
+            candidate, problem = _next_listed(store, listing)
         # Who has what is known to all, and may be long: rank 0 says whether it counts.
         counts = candidate is not None and bool(candidate.copies)
-        candidate, counts, problem = ranks.broadcast(
-            (replace(candidate, copies=[]) if candidate else None, counts, problem)
-        )
+        if candidate is not None:
+            candidate = replace(candidate, copies=[])
+        candidate, counts, problem = ranks.broadcast((candidate, counts, problem))
         if problem is not None:
             raise problem
         if candidate is None:
             return
-        yield replace(candidate, copies=everywhere.get(candidate.checkpoint_id, [])) if counts else candidate
+        if counts:
+            candidate = replace(candidate, copies=everywhere.get(candidate.checkpoint_id, []))
+        yield candidate
+
+
+def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate | None, CheckpointError | None]:
+    """Take the next candidate, None at the end, or the error that ends the listing."""
+    try:
+        return next(listing, None), None
+    except (OSError, CheckpointError) as err:
+        return None, CheckpointError(
+            f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+        )
 
 
 def _merged(
@@ -227,16 +241,10 @@ def _merged(
                     name = layout.parse_attempt(lost.attempt)
                     assert name is not None
                     yield Candidate(lost.attempt, name, True, [], lost.reason, lost=True)
-            damage = tombstone.read(store, entry.attempt) if entry.marked else None
-            if damage is None:
+            skip_reason = _why_damaged(store, entry)
+            if not skip_reason:
                 taken.add(entry.attempt)
-            yield Candidate(
-                entry.attempt,
-                entry.name,
-                True,
-                copies_by_id.get(entry.attempt, []),
-                "" if damage is None else f"marked as damaged: {damage}",
-            )
+            yield Candidate(entry.attempt, entry.name, True, copies_by_id.get(entry.attempt, []), skip_reason)
 
     def captured() -> Iterator[Candidate]:
         snapshots = []
@@ -277,6 +285,16 @@ def _merged(
         yield from _lost_candidates(store)
 
 
+def _why_damaged(store: Store, entry: AttemptEntry) -> str:
+    """Say what its tombstone says; "" where there is none."""
+    if not entry.marked:
+        return ""
+    damage = tombstone.read(store, entry.attempt)
+    if damage is None:
+        return ""
+    return f"marked as damaged: {damage}"
+
+
 def _lost_candidates(store: Store) -> Iterator[Candidate]:
     """What was committed and has no manifest any more: none of these is tried, and the run must not start from
     scratch."""
@@ -291,4 +309,6 @@ def _why_incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
     if world != len(tiers):
         return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"
     missing = [rank for rank, parts in enumerate(tiers) if not parts]
-    return f"never committed, and gone or never whole on rank {missing[0]}" if missing else ""
+    if missing:
+        return f"never committed, and gone or never whole on rank {missing[0]}"
+    return ""

@@ -89,7 +89,7 @@ class _Encoder:
         if kind is int:
             return _encode_int(value, path)
         if kind is float:
-            return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+            return _encode_float(value)
         if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
             return self._encode_nested(value, path)
         if isinstance(value, torch.Tensor) or is_sharded(value):
@@ -106,7 +106,9 @@ class _Encoder:
 
     def _encode_tensor(self, value: Any, path: str) -> Json:
         taken = self._take(path, value)
-        return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
+        if isinstance(taken, str):
+            return {"$": "tensor", "name": taken}
+        return taken
 
     def _encode_nested(self, value: Any, path: str) -> Json:
         """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
@@ -131,7 +133,9 @@ class _Encoder:
             items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
             if kind is list:
                 return items
-            return {"$": "tuple", "v": items, **(_SIZE if self._classes and kind is torch.Size else {})}
+            if self._classes and kind is torch.Size:
+                return {"$": "tuple", "v": items, **_SIZE}
+            return {"$": "tuple", "v": items}
         record = typed_values.encode(value, lambda item, key: self.encode(item, f"{path}.{key}"))
         if record is None:
             raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_suggestion(value, path))
@@ -139,7 +143,9 @@ class _Encoder:
 
     def _encode_dict(self, value: dict[Any, Any], path: str) -> Json:
         # Without `classes` an OrderedDict comes back as dict, in the same order.
-        class_fields = mappings.class_fields(value) if self._classes else {}
+        class_fields = {}
+        if self._classes:
+            class_fields = mappings.class_fields(value)
         if not class_fields and all(type(key) is str for key in value) and "$" not in value:
             return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
         pairs = []
@@ -154,6 +160,13 @@ def _encode_int(value: int, path: str) -> int:
     if not -_LARGEST < value < _LARGEST:
         raise StateNotSerializable(path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)")
     return value
+
+
+def _encode_float(value: float) -> Json:
+    """Write nan and the infinities as records: JSON has no number for them."""
+    if math.isfinite(value):
+        return value
+    return {"$": "float", "v": repr(value)}
 
 
 def _is_typed_key(value: object) -> bool:
@@ -218,7 +231,9 @@ def children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | No
     """What an encoded container holds, still encoded, in a container of its kind; None for everything else."""
     if isinstance(body, list):
         return body
-    kind = body.get("$") if isinstance(body, dict) else ""
+    if not isinstance(body, dict):
+        return None
+    kind = body.get("$")
     if kind is None:
         return dict(body)
     if kind == "tuple":
@@ -243,11 +258,10 @@ def saved_names(live: Json, saved: Json) -> dict[str, str]:
             todo += zip(live_record, saved_record)
         elif isinstance(live_record, dict) and isinstance(saved_record, dict):
             if live_record.get("$") == "tensor" == saved_record.get("$"):
-                (
+                if live_record["name"] == saved_record["name"]:
                     unchanged.add(live_record["name"])
-                    if live_record["name"] == saved_record["name"]
-                    else saved_name_of.setdefault(live_record["name"], saved_record["name"])
-                )
+                else:
+                    saved_name_of.setdefault(live_record["name"], saved_record["name"])
             elif live_record.get("$") != "tensor":
                 todo += [(item, saved_record[key]) for key, item in live_record.items() if key in saved_record]
     return {name: other for name, other in saved_name_of.items() if name not in unchanged}
@@ -277,10 +291,11 @@ def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[
     encoded_children = children(body)
     if isinstance(encoded_children, dict):
         items = {key: inner(item) for key, item in encoded_children.items()}
-        return mappings.rebuild(body, items, plain=plain) if body.get("$") == "dict" else items
+        if body.get("$") == "dict":
+            return mappings.rebuild(body, items, plain=plain)
+        return items
     if encoded_children is not None:
-        decoded = type(encoded_children)(inner(item) for item in encoded_children)
-        return torch.Size(decoded) if isinstance(body, dict) and body.get(mappings.CLASS) == "Size" else decoded
+        return _decode_sequence(body, type(encoded_children)(inner(item) for item in encoded_children))
     if not isinstance(body, dict):
         return body
     kind = body["$"]
@@ -295,10 +310,19 @@ def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[
     return _decode_scalar(body)
 
 
+def _decode_sequence(body: Json, items: list[Any] | tuple[Any, ...]) -> Any:
+    """Make a list, a tuple or a torch.Size of the decoded items."""
+    if isinstance(body, dict) and body.get(mappings.CLASS) == "Size":
+        return torch.Size(items)
+    return items
+
+
 def gradient_flag(tensor: Any) -> int:
     """What the record of a tensor says of its gradient, for a reader that makes the tensor: see GRADIENT."""
     if isinstance(tensor, torch.nn.Parameter):
-        return 2 if tensor.requires_grad else 3
+        if tensor.requires_grad:
+            return 2
+        return 3
     return int(isinstance(tensor, torch.Tensor) and tensor.requires_grad)
 
 
@@ -364,11 +388,20 @@ def split_texts(tree: Mapping[str, Json], per_rank_keys: Collection[str]) -> tup
     per_rank = {key: value for key, value in tree.items() if key in per_rank_keys}
     rest = {key: value for key, value in tree.items() if key not in per_rank_keys}
     text = to_json_text(rest)
-    last = to_json_text(per_rank) if per_rank else b""
+    last = b""
+    if per_rank:
+        last = to_json_text(per_rank)
     typed = has_typed_records(text) or has_typed_records(last)
-    rest_end = b"," if rest else b""
-    text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), TYPED_RECORDS if typed else PLAIN_RECORDS)
-    return (text[:-1] + b"," + last[1:], last) if per_rank else (text, b"")
+    rest_end = b""
+    if rest:
+        rest_end = b","
+    kinds = PLAIN_RECORDS
+    if typed:
+        kinds = TYPED_RECORDS
+    text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), kinds)
+    if per_rank:
+        return (text[:-1] + b"," + last[1:], last)
+    return (text, b"")
 
 
 def has_typed_records(text: bytes) -> bool:

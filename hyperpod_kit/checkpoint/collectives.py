@@ -27,7 +27,9 @@ def first_problem(problems: Sequence[str | None]) -> str | None:
     """The first rank's that has one, with its number where there are several; None when none has."""
     for rank, problem in enumerate(problems):
         if problem is not None:
-            return f"rank {rank}: {problem}" if len(problems) > 1 else problem
+            if len(problems) > 1:
+                return f"rank {rank}: {problem}"
+            return problem
     return None
 
 
@@ -53,13 +55,21 @@ class Ranks:
         self.alone = alone or not (dist.is_available() and dist.is_initialized())
         self._group: dist.ProcessGroup | None = None
         if not self.alone:
-            control_group = group if group is not None else dist.group.WORLD
+            control_group = dist.group.WORLD
+            if group is not None:
+                control_group = group
             if "gloo" not in str(dist.get_backend(control_group)):
                 # Control messages and shards live in host memory.
                 control_group = dist.new_group(ranks=dist.get_process_group_ranks(control_group), backend="gloo")
             self._group = control_group
-        self.rank: int = 0 if self.alone else dist.get_rank(self._group)
-        self.world: int = 1 if self.alone else dist.get_world_size(self._group)
+        if self.alone:
+            self.rank: int = 0
+        else:
+            self.rank = dist.get_rank(self._group)
+        if self.alone:
+            self.world: int = 1
+        else:
+            self.world = dist.get_world_size(self._group)
         self.placement = NamePlacement(self.rank)
 
     def new_group(self) -> dist.ProcessGroup:
@@ -77,7 +87,9 @@ class Ranks:
         first = self._all_gather_bytes(_with_length(text[:_SMALL], len(text)), _LENGTH + _SMALL)
         sizes = [_read_length(data) for data in first]
         more = max(sizes) - _SMALL
-        rest = self._all_gather_bytes(text[_SMALL:], _checked_size(more)) if more > 0 else [b""] * self.world
+        rest = [b""] * self.world
+        if more > 0:
+            rest = self._all_gather_bytes(text[_SMALL:], _checked_size(more))
         return self._unpack_all(
             [(begin[_LENGTH:] + end)[:size] for begin, end, size in zip(first, rest, sizes, strict=True)], pack_error
         )
@@ -128,25 +140,35 @@ class Ranks:
         """The value of rank `source`. Raises CheckpointError, on all ranks, when it is no value of ours."""
         if self.alone:
             return value
-        text, pack_error = self._pack(value) if self.rank == source else (b"", None)
+        text, pack_error = b"", None
+        if self.rank == source:
+            text, pack_error = self._pack(value)
         first = self._broadcast_bytes(_with_length(text[:_SMALL], len(text)), _LENGTH + _SMALL, source)
         size = _read_length(first)
-        rest = self._broadcast_bytes(text[_SMALL:], _checked_size(size - _SMALL), source) if size > _SMALL else b""
+        rest = b""
+        if size > _SMALL:
+            rest = self._broadcast_bytes(text[_SMALL:], _checked_size(size - _SMALL), source)
         if pack_error is not None:
             raise CheckpointError(str(pack_error))
         return wire_values.unpack((first[_LENGTH:] + rest)[:size], f"rank {source}")
 
     def _broadcast_bytes(self, data: bytes, size: int, source: int) -> bytes:
         """`size` bytes of rank `source`, which has `data`."""
-        buffer = bytearray(data.ljust(size, b"\0")) if self.rank == source else bytearray(size)
+        buffer = bytearray(size)
+        if self.rank == source:
+            buffer = bytearray(data.ljust(size, b"\0"))
         self.send_bytes(torch.frombuffer(buffer, dtype=torch.uint8), source)
         return bytes(buffer)
 
     def scatter(self, parts: Sequence[Any] | None) -> Any:
         """Of rank 0's `parts`, one for each rank, this rank's. Raises CheckpointError as `broadcast`."""
         if self.alone:
-            return parts[0] if parts is not None else None
-        packed = [self._pack(part) for part in parts] if self.rank == 0 and parts is not None else []
+            if parts is not None:
+                return parts[0]
+            return None
+        packed = []
+        if self.rank == 0 and parts is not None:
+            packed = [self._pack(part) for part in parts]
         longest = self.broadcast(max((len(text) for text, _ in packed), default=0))
         pack_error = next((err for _, err in packed if err is not None), None)
         size = _LENGTH + _checked_size(longest)
@@ -155,7 +177,10 @@ class Ranks:
             torch.frombuffer(bytearray(_with_length(text, len(text)).ljust(size, b"\0")), dtype=torch.uint8)
             for text, _ in packed
         ]
-        dist.scatter(local_row, rows if self.rank == 0 else None, src=self.global_rank(0), group=self._group)
+        source_rows = None
+        if self.rank == 0:
+            source_rows = rows
+        dist.scatter(local_row, source_rows, src=self.global_rank(0), group=self._group)
         data = bytes(local_row.numpy())
         if pack_error is not None:
             raise CheckpointError(str(pack_error))
@@ -169,7 +194,9 @@ class Ranks:
         """Copy a U8 tensor from rank `source` into everybody's tensor of the same size."""
         if self.alone:
             return
-        first = dist.get_global_rank(self._group, source) if self._group is not None else source
+        first = source
+        if self._group is not None:
+            first = dist.get_global_rank(self._group, source)
         for at in range(0, data.numel(), _PIECE):
             dist.broadcast(data[at : at + _PIECE], src=first, group=self._group)
 
@@ -195,4 +222,6 @@ class Ranks:
 
     def global_rank(self, rank: int) -> int:
         """The rank in the default group of a rank of this one."""
-        return rank if self.alone or self._group is None else dist.get_global_rank(self._group, rank)
+        if self.alone or self._group is None:
+            return rank
+        return dist.get_global_rank(self._group, rank)

@@ -103,7 +103,10 @@ class HookState:
         """Take it over, less what belongs to other ranks or other buckets."""
         values = dict(values)
         world, buckets = values.pop("world"), values.pop("buckets")
-        begins_anew: tuple[str, ...] = _OF_ONE_RANK if world != dist.get_world_size() else ()
+        if world != dist.get_world_size():
+            begins_anew: tuple[str, ...] = _OF_ONE_RANK
+        else:
+            begins_anew = ()
         if buckets != _buckets(self._wrapper) and any(values.get(name) for name in _OF_BUCKETS):
             begins_anew = _OF_BUCKETS
             warnings.warn(
@@ -130,8 +133,16 @@ def _writable_copy(value: Any) -> Any:
     """Tensors that the hook may write to, where they will be used: with the gradients of this process's device."""
     if not isinstance(value, dict):
         return value
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
-    return {key: item.to(device) if isinstance(item, torch.Tensor) else copy.copy(item) for key, item in value.items()}
+    device = torch.device("cpu")
+    if torch.cuda.is_initialized():
+        device = torch.device("cuda", torch.cuda.current_device())
+    copies: dict[Any, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, torch.Tensor):
+            copies[key] = item.to(device)
+        else:
+            copies[key] = copy.copy(item)
+    return copies
 
 
 def _wrappers(model: torch.nn.Module | None) -> Iterator[DDP]:
@@ -149,7 +160,10 @@ def _states(wrapper: DDP) -> list[Any]:
     """The states of its hooks; of a hook with another one inside, the pair that torch's examples make, both."""
     states: list[Any] = []
     for _, state in getattr(wrapper, "_comm_hooks", ()):
-        states += state if isinstance(state, (tuple, list)) else [state]
+        if isinstance(state, (tuple, list)):
+            states += state
+        else:
+            states.append(state)
     return [state for state in states if state is not None and not isinstance(state, dist.ProcessGroup)]
 
 
@@ -174,5 +188,7 @@ def _attributes(state: Any) -> Iterator[Any]:
     yield from getattr(state, "__dict__", {}).values()
     for kind in type(state).__mro__:
         slots = getattr(kind, "__slots__", ())
-        names = (slots,) if isinstance(slots, str) else slots
+        names = slots
+        if isinstance(slots, str):
+            names = (slots,)
         yield from (getattr(state, name) for name in names if hasattr(state, name))

@@ -68,7 +68,9 @@ def _counts(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 def _count(tensor: torch.Tensor) -> int | None:
     """None for a tensor that was made in inference mode, which has no counter."""
-    return None if tensor.is_inference() else tensor._version
+    if tensor.is_inference():
+        return None
+    return tensor._version
 
 
 class CopyGuard:
@@ -110,7 +112,9 @@ class CopyGuard:
             names = list(dict.fromkeys(self._changed))
         if not names:
             return None
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        more = ""
+        if len(names) > 1:
+            more = f" and {len(names) - 1} more"
         return (
             f"{names[0]}{more} changed while they were copied: other code than an optimizer's step of the State wrote "
             "to them; call manager.fence() before it does, and save in the thread that trains"

@@ -126,15 +126,19 @@ class CudaDevice:
         chunks = self._sampled([source for _, source, early in pieces if not early])
         before = chunks.read()
         early, late = [request for request in folds if request[1]], [request for request in folds if not request[1]]
-        sums = [(tensor_digest.digest_tensors([tensor for tensor, _, _ in early]), early)] if early else []
+        sums = []
+        if early:
+            sums = [(tensor_digest.digest_tensors([tensor for tensor, _, _ in early]), early)]
         ready = [(view, source.clone() if early else source) for view, source, early in pieces]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
         large: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0
         for view, source in ready:
-            fits = source.nbytes < _SMALL and total + source.nbytes <= _STAGE
-            (small if fits else large).append((view, source))
-            total += source.nbytes if fits else 0
+            if source.nbytes < _SMALL and total + source.nbytes <= _STAGE:
+                small.append((view, source))
+                total += source.nbytes
+            else:
+                large.append((view, source))
         self._stream.wait_stream(torch.cuda.current_stream(self._which))
         gathered_small: list[tuple[torch.Tensor, torch.Tensor]] = []
         with torch.cuda.stream(self._stream), torch.no_grad():

@@ -102,7 +102,10 @@ class Filling:
         """`strict`: each has to be here as it was saved."""
         saved = {record["name"]: record for record in codec.records(tree) if record["$"] == "subclass"}
         here = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")}
-        for name in sorted(here | saved.keys() if strict else here & saved.keys()):
+        names = here & saved.keys()
+        if strict:
+            names = here | saved.keys()
+        for name in sorted(names):
             record, live_subclass = saved.get(name), collector.wholes.get(name)
             problem = subclasses.describe_difference(
                 name, record, live_subclass.head if live_subclass is not None else None
@@ -138,7 +141,9 @@ class Filling:
         with torch.no_grad():
             for name, inner in self._stacks.items():
                 stack = loaded[name]
-                row = subclasses.one_row(name, stack) if stack.dim() > inner.dim() else stack
+                row = stack
+                if stack.dim() > inner.dim():
+                    row = subclasses.one_row(name, stack)
                 inner.copy_(row)
         for holder, name, tensor in self._added:
             setattr(holder, name, tensor)
@@ -158,7 +163,9 @@ def _module_tensors(tree: Mapping[str, Any], loader: modules.Loader, collector: 
                 assert here is not None, "what is not there is not replaced"
                 yield NewTensor(record["name"], _allocate(as_saved, here.device), loader.use(plain))
             elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
-                like = here if here is not None and not sharding.is_sharded(here) else None
+                like = None
+                if here is not None and not sharding.is_sharded(here):
+                    like = here
                 device = like.device if like is not None else loader.device
                 yield NewTensor(record["name"], _allocate(as_saved, device), loader.use(plain))
 

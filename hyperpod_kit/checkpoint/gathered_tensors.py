@@ -36,7 +36,11 @@ def read(
         if not pieces:
             raise CheckpointError(f"{name} is in no shard")
         specs[name] = TensorSpec(name, pieces[0].spec.dtype, tuple(pieces[0].spec.whole))
-    tensors = dict(allocate(specs) if allocate is not None else {name: empty(spec) for name, spec in specs.items()})
+    tensors: dict[str, torch.Tensor] = {}
+    if allocate is not None:
+        tensors.update(allocate(specs))
+    else:
+        tensors.update((name, empty(spec)) for name, spec in specs.items())
     for part in _batches(rows, specs):
         requests = SliceRequests(rows)
         for name in part:

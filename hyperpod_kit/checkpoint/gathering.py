@@ -14,8 +14,10 @@ import torch.distributed as dist
 def gather_dtensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
     """The whole of a DTensor where it is `is_requested`."""
     with torch.no_grad():
-        full_tensor = tensor.full_tensor()
-    return full_tensor.detach().cpu() if is_requested else None
+        full_tensor: torch.Tensor = tensor.full_tensor()
+    if is_requested:
+        return full_tensor.detach().cpu()
+    return None
 
 
 def gather_sharded_tensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
@@ -24,14 +26,19 @@ def gather_sharded_tensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | 
     group = tensor._process_group
     if 0 not in dist.get_process_group_ranks(group):
         return None
-    full_tensor = (
-        torch.empty(tensor.shape, dtype=tensor.dtype, device=_device(tensor)) if dist.get_rank() == 0 else None
-    )
+    full_tensor: torch.Tensor | None = None
+    if dist.get_rank() == 0:
+        full_tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=_device(tensor))
     tensor.gather(dst=0, out=full_tensor, dtype=tensor.dtype)
-    return full_tensor.cpu() if full_tensor is not None and is_requested else None
+    if full_tensor is not None and is_requested:
+        return full_tensor.cpu()
+    return None
 
 
 def _device(tensor: Any) -> torch.device:
     """Where the pieces are sent to: NCCL has no host memory."""
     shards = tensor.local_shards()
-    return shards[0].tensor.device if shards else torch.device("cpu")
+    device = torch.device("cpu")
+    if shards:
+        device = shards[0].tensor.device
+    return device

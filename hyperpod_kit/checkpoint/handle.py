@@ -86,19 +86,28 @@ class Handle:
         never will be; see `reason`.
         """
         if level is None:
-            level = (SaveState.SEALED if self.tier == "memory" else SaveState.DURABLE).value
+            level = SaveState.DURABLE.value
+            if self.tier == "memory":
+                level = SaveState.SEALED.value
         if level not in LEVELS:
             raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
         enough = LEVELS[LEVELS.index(SaveState(level)) :]
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None
+        if timeout is not None:
+            end = time.monotonic() + timeout
         with self._changed:
             while self._state not in enough and not self.final:
-                remaining = None if end is None else end - time.monotonic()
+                remaining = None
+                if end is not None:
+                    remaining = end - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     break
                 # Who waits for storage does not hang: the agent says when nothing moves.
                 self._waiting()
-                self._changed.wait(_POLL_SECONDS if remaining is None else min(remaining, _POLL_SECONDS))
+                pause = _POLL_SECONDS
+                if remaining is not None:
+                    pause = min(remaining, _POLL_SECONDS)
+                self._changed.wait(pause)
             served = self.tier == "memory" and self._was_sealed and SaveState.SEALED in enough
             return served or self._state in enough
 
@@ -128,5 +137,7 @@ class Handle:
             self._changed.notify_all()
 
     def __repr__(self) -> str:
-        tail = f", {self.reason}" if self.reason else ""
+        tail = ""
+        if self.reason:
+            tail = f", {self.reason}"
         return f"<save of step {self.step}: {self.state}{tail}>"

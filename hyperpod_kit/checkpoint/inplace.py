@@ -76,7 +76,9 @@ def adopt(live: Any, saved: codec.Json, leaf: Callable[[str], torch.Tensor]) -> 
         return live
     if isinstance(saved_children, tuple) and type(live) is tuple:
         new = tuple(_adopt_items(live, saved_children, leaf))
-        return live if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)) else new
+        if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)):
+            return live
+        return new
     return codec.decode(saved, leaf)
 
 
@@ -153,16 +155,16 @@ def _describe(value: Any) -> str:
     """What a value is, live or encoded, for a message."""
     if isinstance(value, dict) and value.get("$") == "tensor":
         return "a tensor"
-    container = (
-        value if isinstance(value, (list, tuple)) else codec.children(value) if isinstance(value, dict) else None
-    )
+    container: Any = None
+    if isinstance(value, (list, tuple)):
+        container = value
+    elif isinstance(value, dict):
+        container = codec.children(value)
     if isinstance(container, dict):
         return "a dict"
-    return (
-        f"a {type(container).__name__} of {len(container)}"
-        if container is not None
-        else f"no tensor ({str(value)[:40]!r})"
-    )
+    if container is not None:
+        return f"a {type(container).__name__} of {len(container)}"
+    return f"no tensor ({str(value)[:40]!r})"
 
 
 def _mismatch_error(path: str, expected: str, actual: str) -> CheckpointError:

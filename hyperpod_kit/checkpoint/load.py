@@ -27,7 +27,9 @@ rest. A rank that has to read has no slots yet, so there is room."""
 
 def address_of(view: memoryview) -> int:
     """The address of writable memory."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if len(view) else 0
+    if len(view):
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    return 0
 
 
 def view_of(data: torch.Tensor) -> memoryview:
@@ -208,16 +210,16 @@ def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
 
 
 def _mismatch_error(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
-    return CheckpointError(
-        f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here",
-        hint=f"take {here.name} out before the restore: then what was saved takes its place"
-        if is_per_rank(here.name)
-        else None,
-    )
+    hint = None
+    if is_per_rank(here.name):
+        hint = f"take {here.name} out before the restore: then what was saved takes its place"
+    return CheckpointError(f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here", hint=hint)
 
 
 def describe(spec: TensorSpec) -> str:
-    box = f" at {list(spec.offsets)} of {list(spec.full)}" if spec.full else ""
+    box = ""
+    if spec.full:
+        box = f" at {list(spec.offsets)} of {list(spec.full)}"
     return f"{spec.dtype} {list(spec.shape)}{box}"
 
 
@@ -250,7 +252,9 @@ class Reading:
     @property
     def size(self) -> int:
         """Bytes of the shard; 0 of one that could not be opened."""
-        return self._opened.shard.size if self._opened is not None else 0
+        if self._opened is not None:
+            return self._opened.shard.size
+        return 0
 
     @property
     def touched(self) -> bool:
@@ -294,7 +298,9 @@ class Reading:
     def take_proved_chunks(self) -> dict[int, memoryview]:
         """The chunks that were read and proved so far, by their numbers, when `fill` will not be called. Reads no more;
         what went wrong is left to whoever reads the rest."""
-        return {} if self._error is not None else self._pump.spare()
+        if self._error is not None:
+            return {}
+        return self._pump.spare()
 
     def _parse(self) -> Parsed:
         if self._error is not None:
@@ -305,5 +311,7 @@ class Reading:
         length = shard.head_size(first)
         if length > source.size:
             raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
-        head = first if length <= len(first) else memoryview(bytearray(source.read(0, length)))
+        head = first
+        if length > len(first):
+            head = memoryview(bytearray(source.read(0, length)))
         return shard.parse(head, source.size)

@@ -38,7 +38,9 @@ def load_state(
     CheckpointError when the state does not fit or `attempt` is damaged.
     """
     where = os.fspath(root)
-    store = open_store(os.path.abspath(where) if is_path(where) else where)
+    if is_path(where):
+        where = os.path.abspath(where)
+    store = open_store(where)
     ranks = Ranks(process_group)
     nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1))
     resume_from = candidates.ResumeFrom(first=attempt, near=False)
@@ -67,7 +69,9 @@ def _run_id(ranks: Ranks, store: Store) -> str:
             run_identity = identity.said(store).identity or identity.adopted(store)
             response = run_identity.run_id if run_identity is not None else selection.nothing_left(store, ())
         except (CheckpointError, OSError) as err:
-            response = err if isinstance(err, CheckpointError) else CheckpointError(f"cannot read {store.url}: {err}")
+            response = err
+            if not isinstance(err, CheckpointError):
+                response = CheckpointError(f"cannot read {store.url}: {err}")
     response = ranks.broadcast(response)
     if isinstance(response, Exception):
         raise response

@@ -102,7 +102,10 @@ class Manager:
         partners: bool = False,
         save_on_signal: bool = False,
     ) -> None:
-        slots = (_SLOTS if storage_every is None else _SLOTS + 1) if slots is None else slots
+        if slots is None:
+            slots = _SLOTS
+            if storage_every is not None:
+                slots += 1
         if slots < _SLOTS:
             raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
@@ -117,8 +120,12 @@ class Manager:
         replica_check = ReplicaCheck(compare, self._start.algorithm)
         threads = memory_copy.copy_threads(self._start.ranks_here)
         load.warm_up(self._start.algorithm)
-        directory = os.path.abspath(local) if local is not None else None
-        by_agent = keep.to_json() if keep is not None and policy.is_data(keep) else None
+        directory = None
+        if local is not None:
+            directory = os.path.abspath(local)
+        by_agent = None
+        if keep is not None and policy.is_data(keep):
+            by_agent = keep.to_json()
         options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
         user_policy = UserPolicy(self._start, None if by_agent or self._ranks.rank else keep)
         self._event_handler = AgentEventHandler(
@@ -435,15 +442,20 @@ class Manager:
         self._staging.close()
         self._agent.send(Close())
         begin = time.monotonic()
-        done = self._agent.wait_exit(_POLL_SECONDS if drain is None else drain)
+        patience = drain
+        if patience is None:
+            patience = _POLL_SECONDS
+        done = self._agent.wait_exit(patience)
         while not done and drain is None and self._saves.stalled is None:
             self._progress.moved()  # the agent itself says when nothing moves
             done = self._agent.wait_exit(_POLL_SECONDS)
         if not done:
             waited, reason = time.monotonic() - begin, self._saves.stalled
+            cause = ""
+            if reason:
+                cause = f" ({reason})"
             self._saves.warn_later(
-                f"saves were not durable after {waited:.0f} s{f' ({reason})' if reason else ''}; "
-                f"the agent (pid {self._agent.pid}) goes on"
+                f"saves were not durable after {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
             )
         self._event_handler.user_policy.close()
         self._closed = done and self._agent.ended_cleanly and self._saves.all_safe

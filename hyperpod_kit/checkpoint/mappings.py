@@ -27,8 +27,12 @@ def class_fields(value: dict[Any, Any]) -> dict[str, str]:
         return {CLASS: kind.__name__}
     if isinstance(value, collections.defaultdict):
         return _default_fields(value)
-    name = typed_values.name_of(kind) if _is_plain_mapping(kind) and not vars(value) else None
-    return {} if name is None else {CLASS: name}
+    name = None
+    if _is_plain_mapping(kind) and not vars(value):
+        name = typed_values.name_of(kind)
+    if name is None:
+        return {}
+    return {CLASS: name}
 
 
 def _default_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
@@ -38,7 +42,9 @@ def _default_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
     if factory is None:
         return {CLASS: "defaultdict"}
     name = getattr(factory, "__name__", "")
-    return {CLASS: "defaultdict", FACTORY: name} if _FACTORIES.get(name) is factory else {}
+    if _FACTORIES.get(name) is factory:
+        return {CLASS: "defaultdict", FACTORY: name}
+    return {}
 
 
 def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[Any, Any]:

@@ -70,7 +70,9 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
                 batch, room = [], _GROUP
             batch.append(call)
             room -= length
-    return large + rest + ([batch] if batch else [])
+    if batch:
+        rest.append(batch)
+    return large + rest
 
 
 def _split(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
@@ -82,12 +84,14 @@ def _split(target: int, source: int, size: int) -> list[tuple[tuple[Callable[...
         return [((ctypes.memmove, (target + a, source + a, b - a)), b - a) for a, b in itertools.pairwise(edges)]
     count = -(-size // _CUT)
     edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size // 8 * 8]
-    out = [
+    out: list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]] = [
         ((numpy.positive, (_as_u64(source + a, b - a), _as_u64(target + a, b - a))), b - a)  # type: ignore[union-attr]
         for a, b in itertools.pairwise(edges)
     ]
     end = edges[-1]
-    return out + ([((ctypes.memmove, (target + end, source + end, size - end)), size - end)] if end < size else [])
+    if end < size:
+        out.append(((ctypes.memmove, (target + end, source + end, size - end)), size - end))
+    return out
 
 
 def copy_memory(target: int, source: int, size: int) -> None:

@@ -17,9 +17,14 @@ _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside DDP and torch.compile."""
-    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    inner = getattr(model, "_orig_mod", None) if inner is None else inner
-    return unwrap(inner) if isinstance(inner, torch.nn.Module) else model
+    inner = None
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        inner = model.module
+    if inner is None:
+        inner = getattr(model, "_orig_mod", None)
+    if isinstance(inner, torch.nn.Module):
+        return unwrap(inner)
+    return model
 
 
 def fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
@@ -59,14 +64,18 @@ def encode(
         plain = plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         is_weight = name in parameters and name not in sent
-        take = weight if is_weight else partial(take_as, buffer_use(name, sent))
+        take: codec.Take = weight
+        if not is_weight:
+            take = partial(take_as, buffer_use(name, sent))
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
 
 
 def buffer_use(name: str, sent: Set[str]) -> TensorUse:
     """What a tensor that is no parameter is for."""
-    return TensorUse.SENT_BUFFER if name in sent else TensorUse.BUFFER
+    if name in sent:
+        return TensorUse.SENT_BUFFER
+    return TensorUse.BUFFER
 
 
 def frozen(model: torch.nn.Module) -> frozenset[str]:
@@ -84,12 +93,15 @@ def nonpersistent_names(module: torch.nn.Module) -> list[str]:
     for prefix, each in module.named_modules():
         declared = vars(each).get("_persistent")  # torchmetrics' own, by the name of the state
         if isinstance(declared, dict):
-            names += [
-                f"{prefix}.{name}" if prefix else str(name)
-                for name, is_persistent in declared.items()
-                if not is_persistent
-            ]
+            names += [_joined(prefix, str(name)) for name, is_persistent in declared.items() if not is_persistent]
     return names
+
+
+def _joined(prefix: str, name: str) -> str:
+    """Put the name of a module before that of its part; the outermost module has none."""
+    if prefix:
+        return f"{prefix}.{name}"
+    return name
 
 
 class Loader:
@@ -104,12 +116,11 @@ class Loader:
         self._uses.update((plain_name(name), buffer_use(name, sent)) for name in sent)
         self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
         # A ScriptModule's has no other way to be gone through than `items`.
-        buffers = {
-            plain_name(f"{name}.{key}" if name else key): (module, key)
-            for name, module in model.named_modules()
-            for key, _ in module._buffers.items()
-            if key not in module._non_persistent_buffers_set
-        }
+        buffers = {}
+        for name, module in model.named_modules():
+            for key, _ in module._buffers.items():
+                if key not in module._non_persistent_buffers_set:
+                    buffers[plain_name(_joined(name, key))] = module, key
         self._late = {name: slot for name, slot in buffers.items() if slot[0]._buffers[slot[1]] is None}
         self._buffers = {name: slot for name, slot in buffers.items() if name not in self._late}
 

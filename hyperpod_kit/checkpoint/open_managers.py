@@ -87,7 +87,9 @@ def _all() -> list[OpenedManager]:
 
 
 def _real_root(root: str) -> str:
-    return root if "://" in root else os.path.realpath(root)
+    if "://" in root:
+        return root
+    return os.path.realpath(root)
 
 
 def _at_end() -> None:

@@ -56,9 +56,12 @@ def named_state(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> di
     if not is_standard_form(body):
         return body  # a wrapper with a format of its own
     names = names_of(optimizer, fqns)
-    state = {
-        names[key] if type(key) is int and key < len(names) else key: value for key, value in body["state"].items()
-    }
+    state: dict[Any, Any] = {}
+    for key, value in body["state"].items():
+        if type(key) is int and key < len(names):
+            state[names[key]] = value
+        else:
+            state[key] = value
     if len(state) != len(body["state"]):
         twice = next(key for key in body["state"] if type(key) is str and key in names)
         raise StateNotSerializable(f"state.{twice}", "value of an optimizer under the name of a parameter")
@@ -105,7 +108,9 @@ def _take(collector: Collector, param: torch.Tensor | None, path: str, tensor: t
     if param is not None and tensor.dtype is param.dtype and tensor.shape == param.shape:
         return taken
     record = codec.describe_tensor(taken, tensor)
-    return {**record, codec.DIVIDED: sharding.placement_codes(tensor)} if sharding.is_dtensor(tensor) else record
+    if sharding.is_dtensor(tensor):
+        return {**record, codec.DIVIDED: sharding.placement_codes(tensor)}
+    return record
 
 
 def is_standard_form(body: Any) -> bool:

@@ -77,7 +77,7 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
                 if param.requires_grad:
                     param.grad = torch.zeros_like(param)
             if rate is not None:
-                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+                group["lr"] = _zero_like(rate)
         with _without_step_hooks(optimizer):
             optimizer.step()
     except Exception:
@@ -89,6 +89,13 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
         for param, gradient in zip(params, gradients, strict=True):
             param.grad = gradient
     return bool(optimizer.state)
+
+
+def _zero_like(rate: Any) -> Any:
+    """Make a learning rate of zero, a tensor where that is one."""
+    if isinstance(rate, torch.Tensor):
+        return torch.zeros_like(rate)
+    return 0.0
 
 
 @contextmanager
@@ -128,10 +135,15 @@ def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key
     where it has its shape; a count of steps is on the host where no kernel reads it."""
     if not isinstance(param, torch.Tensor):
         return torch.empty(record.get("s", ()), dtype=TYPES[record.get("t", "F32")], device="cpu")
-    dtype = TYPES[record["t"]] if "t" in record else param.dtype
-    shape = torch.Size(record["s"]) if "s" in record else param.shape
+    dtype, shape = param.dtype, param.shape
+    if "t" in record:
+        dtype = TYPES[record["t"]]
+    if "s" in record:
+        shape = torch.Size(record["s"])
     on_host = key == _STEP and not (group.get("capturable") or group.get("fused"))
-    device = torch.device("cpu") if on_host else param.device
+    device = param.device
+    if on_host:
+        device = torch.device("cpu")
     if shape != param.shape:
         if codec.DIVIDED in record and sharding.is_dtensor(param):
             return _allocate_dtensor(record[codec.DIVIDED], shape, dtype, param)
@@ -141,7 +153,9 @@ def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key
         local = torch.empty_like(local.detach(), dtype=dtype, device=device)
     else:
         local = torch.empty(local.shape, dtype=dtype, device=device)
-    return dtensor_like(param, local) if sharding.is_dtensor(param) else local
+    if sharding.is_dtensor(param):
+        return dtensor_like(param, local)
+    return local
 
 
 def _allocate_dtensor(placement_codes: list[str], shape: torch.Size, dtype: torch.dtype, param: Any) -> torch.Tensor:
@@ -152,7 +166,9 @@ def _allocate_dtensor(placement_codes: list[str], shape: torch.Size, dtype: torc
     mesh = param.device_mesh
     placements: list[Any] = [Replicate()] * mesh.ndim
     if len(placement_codes) == mesh.ndim:
-        placements = [Shard(int(word[1:])) if word.startswith("S") else Replicate() for word in placement_codes]
+        for dim, code in enumerate(placement_codes):
+            if code.startswith("S"):
+                placements[dim] = Shard(int(code[1:]))
     dtensor: torch.Tensor = empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
     return dtensor
 
@@ -195,7 +211,9 @@ def misfits(
 def _described(record: dict[str, Any], param: Any) -> tuple[torch.dtype, torch.Size] | None:
     if "t" in record:
         return TYPES[record["t"]], torch.Size(record["s"])
-    return (param.dtype, param.shape) if isinstance(param, torch.Tensor) else None
+    if isinstance(param, torch.Tensor):
+        return (param.dtype, param.shape)
+    return None
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
@@ -248,7 +266,9 @@ class Adoption:
         for key in [key for key in optimizer.state if numbers.get(id(key), key) not in body["state"]]:
             del optimizer.state[key]
         for key, values in body["state"].items():
-            param = self._params[key] if type(key) is int and key < len(self._params) else key
+            param = key
+            if type(key) is int and key < len(self._params):
+                param = self._params[key]
             optimizer.state[param] = self._placed(values, param)
         if type(optimizer).__setstate__ is not torch.optim.Optimizer.__setstate__:
             optimizer.__setstate__({"state": optimizer.state, GROUPS: optimizer.param_groups})
@@ -256,12 +276,16 @@ class Adoption:
             hook(optimizer)
 
     def _leaf(self, name: str) -> torch.Tensor:
-        return self._live[name] if name in self._live else self._tensor(name)
+        if name in self._live:
+            return self._live[name]
+        return self._tensor(name)
 
     def _placed(self, value: Any, param: Any) -> Any:
         """The values as they are, in containers of their kinds; tensors that have just been read where they belong."""
         if isinstance(value, torch.Tensor):
-            return value if id(value) in self._filled else _move_beside(param, value)
+            if id(value) in self._filled:
+                return value
+            return _move_beside(param, value)
         if type(value) is dict:
             return {key: self._placed(item, param) for key, item in value.items()}
         if type(value) in (list, tuple):

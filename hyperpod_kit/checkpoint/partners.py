@@ -39,6 +39,8 @@ def partners(rank_nodes: Sequence[RankNode]) -> list[int | None]:
     partner_of: list[int | None] = [None] * len(rank_nodes)
     for at, node in enumerate(ring):
         other = nodes[ring[(at + len(ring) // 2) % len(ring)]]
-        for number, rank in enumerate(nodes[node] if len(ring) > 1 else ()):
+        if len(ring) == 1:
+            continue
+        for number, rank in enumerate(nodes[node]):
             partner_of[rank] = other[number % len(other)]
     return partner_of

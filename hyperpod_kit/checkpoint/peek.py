@@ -59,6 +59,8 @@ def peek(
                 tuple(rejected),
             )
     if committed and not ranks.broadcast(resume_from.fresh):
-        hint = commit_records.hint(store.url) if lost else None
+        hint = None
+        if lost:
+            hint = commit_records.hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     return None

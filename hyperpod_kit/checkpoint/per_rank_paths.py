@@ -21,17 +21,15 @@ class PerRankPaths:
 
     def __init__(self, selectors: Iterable[object], things: Mapping[str, object]) -> None:
         """`things`: the state's parts by path. Raises ValueError for what is no part of it, TypeError."""
-        patterns = [
-            pattern
-            for selector in ([selectors] if isinstance(selectors, str) else selectors)
-            for pattern in _resolve(selector, things)
-        ]
+        if isinstance(selectors, str):
+            selectors = [selectors]
+        patterns = [pattern for selector in selectors for pattern in _resolve(selector, things)]
         # Of a tensor's name and of everything below it: of a parameter what the optimizer has for it, too.
-        self._match = (
-            re.compile("|".join(f"(?:{fnmatch.translate(more)})" for name in patterns for more in (name, f"{name}.*")))
-            if patterns
-            else None
-        )
+        self._match: re.Pattern[str] | None = None
+        if patterns:
+            self._match = re.compile(
+                "|".join(f"(?:{fnmatch.translate(more)})" for name in patterns for more in (name, f"{name}.*"))
+            )
         self._cache: dict[str, bool] = {}
 
     def __contains__(self, path: object) -> bool:
@@ -40,7 +38,9 @@ class PerRankPaths:
         is_owned = self._cache.get(path)
         if is_owned is None:
             state = _STATE.fullmatch(path)
-            also = f"model.{state.group(1)}" if state is not None else path
+            also = path
+            if state is not None:
+                also = f"model.{state.group(1)}"
             is_owned = self._cache[path] = bool(self._match.fullmatch(path) or self._match.fullmatch(also))
         return is_owned
 
@@ -56,19 +56,12 @@ def _resolve(selector: object, things: Mapping[str, object]) -> list[str]:
     names = [_literal(path) for path, thing in things.items() if thing is selector]
     modules = {path: thing for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
     if not names and isinstance(selector, torch.nn.Module):
-        names = [
-            _literal(f"{path}.{_plain(name)}")
-            for path, thing in modules.items()
-            for name, module in thing.named_modules(remove_duplicate=False)
-            if module is selector
-        ]
+        for path, thing in modules.items():
+            inside = thing.named_modules(remove_duplicate=False)
+            names += [_literal(f"{path}.{_plain(name)}") for name, module in inside if module is selector]
     elif not names and isinstance(selector, torch.Tensor):
-        names = [
-            _literal(f"{path}.{_plain(name)}")
-            for path, thing in modules.items()
-            for name, tensor in _tensors(thing)
-            if tensor is selector
-        ]
+        for path, thing in modules.items():
+            names += [_literal(f"{path}.{_plain(name)}") for name, tensor in _tensors(thing) if tensor is selector]
     elif not names and not isinstance(selector, torch.optim.Optimizer):
         raise TypeError(f"own: {type(selector).__qualname__} is neither a name nor a module, a tensor or an optimizer")
     if not names:

@@ -43,7 +43,8 @@ class NamePlacement:
             path = path.rpartition(".")[0]
         if not ranks:
             return None
-        ranks = ranks if self.rank in ranks else (self.rank,)
+        if self.rank not in ranks:
+            ranks = (self.rank,)
         return (ranks.index(self.rank), len(ranks)), ranks
 
     def submeshes(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
@@ -80,7 +81,10 @@ def agree(ranks: GatheringRanks, names: Names) -> bool:
     if len(set(digests)) > 1:
         # Of ranks that hold the same one speaks.
         is_speaker = digests.index(local_digest) == ranks.rank
-        names_of_ranks: list[dict[str, TensorLayout] | None] = ranks.gather(dict(names) if is_speaker else None)
+        spoken: dict[str, TensorLayout] | None = None
+        if is_speaker:
+            spoken = dict(names)
+        names_of_ranks: list[dict[str, TensorLayout] | None] = ranks.gather(spoken)
         by_rank = [names_of_ranks[digests.index(rank_digest)] or {} for rank_digest in digests]
         divided = _divided(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
         lists = {
@@ -152,4 +156,6 @@ def _ranks_by_name(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
         ranks_of.setdefault(_state_of(name), ranks_of[name])
     if all(len(ranks) == len(by_rank) for ranks in ranks_of.values()):
         return {}
-    return {name: () if len(ranks) == len(by_rank) else tuple(sorted(ranks)) for name, ranks in ranks_of.items()}
+    by_name: dict[str, tuple[int, ...]] = dict.fromkeys(ranks_of, ())
+    by_name.update({name: tuple(sorted(ranks)) for name, ranks in ranks_of.items() if len(ranks) != len(by_rank)})
+    return by_name

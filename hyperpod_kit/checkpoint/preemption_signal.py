@@ -38,15 +38,21 @@ class PreemptionSignal:
         self._enabled = enabled
         self._received = self._over = False
         self.is_set = False
-        self._group = ranks.new_group() if enabled and not ranks.alone else None
+        self._group: dist.ProcessGroup | None = None
+        if enabled and not ranks.alone:
+            self._group = ranks.new_group()
         self._pending: tuple[torch.Tensor, Any] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def install(self) -> None:
         """From now on."""
-        for number in SIGNALS if self._enabled else ():
+        if not self._enabled:
+            return
+        for number in SIGNALS:
             before = signal.signal(number, self._on_signal)
-            self._before[number] = signal.SIG_DFL if before is None else before
+            if before is None:
+                before = signal.SIG_DFL
+            self._before[number] = before
 
     def poll(self) -> bool:
         """Whether a signal has come to any rank, the same on all; `is_set` says it once more. Several ranks know it one
@@ -69,7 +75,9 @@ class PreemptionSignal:
         for number, before in self._before.items():
             if signal.getsignal(number) == self._on_signal:
                 # Ignored, not heard: Python takes its handlers away before it has ended, and then a signal kills.
-                signal.signal(number, signal.SIG_IGN if self.is_set else before)
+                if self.is_set:
+                    before = signal.SIG_IGN
+                signal.signal(number, before)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() == self._pid and (self.is_set or not self._over):

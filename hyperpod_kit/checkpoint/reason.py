@@ -44,12 +44,16 @@ class Reason(NamedTuple):
 
 def as_reason(outcome: object) -> Reason | None:
     """The reason, where something gave one in place of its value."""
-    return outcome if isinstance(outcome, Reason) else None
+    if isinstance(outcome, Reason):
+        return outcome
+    return None
 
 
 def first_reason(reasons: Sequence[Reason | None]) -> Reason | None:
     """That of the first rank that has one, with its number where there are several ranks; None when none has."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
-            return reason.of_rank(rank) if len(reasons) > 1 else reason
+            if len(reasons) > 1:
+                return reason.of_rank(rank)
+            return reason
     return None

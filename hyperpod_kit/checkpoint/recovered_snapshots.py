@@ -91,11 +91,9 @@ class RecoveredSnapshots:
 
     def _resume_from(self, checkpoint_id: str | None) -> candidates.ResumeFrom:
         resume_from = candidates.ResumeFrom.read(os.environ, self._start.root)
-        return (
-            resume_from
-            if checkpoint_id is None
-            else candidates.from_checkpoint_id(checkpoint_id, near=resume_from.near and not self._is_settled)
-        )
+        if checkpoint_id is None:
+            return resume_from
+        return candidates.from_checkpoint_id(checkpoint_id, near=resume_from.near and not self._is_settled)
 
     @property
     def _nearer(self) -> NearerTiers:
@@ -126,4 +124,7 @@ class RecoveredSnapshots:
 
     def _settle_with_agent(self, keep: Key | None) -> None:
         self._is_settled = True
-        self._agent.send(Settle(keep, candidates.LOCAL if self._local else candidates.MEMORY))
+        tier = candidates.MEMORY
+        if self._local:
+            tier = candidates.LOCAL
+        self._agent.send(Settle(keep, tier))

@@ -81,10 +81,14 @@ class Comparison:
                 [(self._range, (address + at, min(_CUT, size - at), parts, number))]
                 for number, at in enumerate(range(0, size, _CUT))
             ]
-        return out + ([group] if group else [])
+        if group:
+            out.append(group)
+        return out
 
     def _all_of(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
-        plain = tensor if is_plain(tensor) else tensor.cpu().resolve_conj().resolve_neg().contiguous()
+        plain = tensor
+        if not is_plain(tensor):
+            plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         size = plain.nbytes
         # Cut alike, whether this rank has the elements in order or not.
         parts[:] = [b""] * max(1, -(-size // _CUT if size > _GROUP else 1))
@@ -93,7 +97,9 @@ class Comparison:
             self._range(plain.data_ptr() + at, min(_CUT, size - at) if size else 0, parts, number)
 
     def _range(self, address: int, size: int, parts: list[bytes], number: int) -> None:
-        parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address)) if size else b""
+        parts[number] = b""
+        if size:
+            parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address))
 
     def folds(self) -> list[DigestRequest]:
         """What is to be digested on devices."""
@@ -119,7 +125,9 @@ class Comparison:
 
 def holders_name(holders: tuple[int, ...]) -> str:
     """A set of holders in one short word, alike on all of them."""
-    return digest.small(repr(holders).encode()).rpartition(":")[2][:12] if holders else "all"
+    if holders:
+        return digest.small(repr(holders).encode()).rpartition(":")[2][:12]
+    return "all"
 
 
 class ReplicaCheck:
@@ -183,4 +191,6 @@ class ReplicaCheck:
         """Of save `seq`, for an agent that asks; None when it is not known any more."""
         with self._lock:
             entry = self._open.get(seq)
-        return entry[1].tensors(holders) if entry is not None else None
+        if entry is not None:
+            return entry[1].tensors(holders)
+        return None

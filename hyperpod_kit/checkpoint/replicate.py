@@ -119,7 +119,8 @@ def _is_covered(tables: Sequence[ShardTable]) -> bool:
     """Whether each replicated piece of each set lies in the shard of exactly one of its holders. Every rank comes to
     the same."""
     for holders in {holders for table in tables for holders in table}:
-        kinds = {(count, names) for table in tables if holders in table for _, count, names, _ in [table[holders]]}
+        entries = [table[holders] for table in tables if holders in table]
+        kinds = {(count, names) for _, count, names, _ in entries}
         shards = _shards(tables, holders)
         if len(kinds) != 1 or len(shards) != (len(holders) or len(tables)):
             return False
@@ -138,7 +139,9 @@ def _find_uncovered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequ
         for at, piece in enumerate(members):
             count = sum(bits >> at & 1 for bits in shards.values())
             if count != 1:
-                word = "no shard" if count == 0 else f"{count} shards"
+                word = "no shard"
+                if count != 0:
+                    word = f"{count} shards"
                 return Reason(f"{piece.spec.name} is in {word} of the ranks that hold it, and belongs into one")
     return None
 

@@ -120,7 +120,7 @@ def _restore(
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    level = logging.INFO if ranks.rank == 0 else logging.DEBUG
+    level = _log_level(ranks, logging.INFO)
     log_line, read = partial(log.log, level), ReadBytes(progress, level)
     for candidate in listing:
         committed = committed or candidate.committed
@@ -162,12 +162,14 @@ def _restore(
                 candidate.key,
             )
     if committed and not ranks.broadcast(fresh):
-        hint = commit_records.hint(store.url) if lost else None
+        hint = None
+        if lost:
+            hint = commit_records.hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     if committed:
         _begin_anew(ranks, store, epoch)
         log.log(
-            logging.WARNING if ranks.rank == 0 else logging.DEBUG,
+            _log_level(ranks, logging.WARNING),
             "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
             HPK_FRESH,
             "; ".join(f"{name}: {reason}" for name, reason in rejected),
@@ -190,6 +192,13 @@ def _restore(
     before()
     pipeline_stages.agree(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
+
+
+def _log_level(ranks: Ranks, level: int) -> int:
+    """Log at that level on rank 0, for debugging alone on all others."""
+    if ranks.rank == 0:
+        return level
+    return logging.DEBUG
 
 
 def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
@@ -269,7 +278,9 @@ class _RestoreRun(CandidateRun):
         same_world = header.world == self._ranks.world
         cached: dict[slices.Chunk, memoryview] = {}
         # Reading needs no plan: it goes on while the state is walked.
-        reading = self._read_own(header) if same_world and self._ahead else None
+        reading = None
+        if same_world and self._ahead:
+            reading = self._read_own(header)
         targets, same = self._targets(header, reading)
         if same and same_world:
             if reading is None:
@@ -337,10 +348,13 @@ class _RestoreRun(CandidateRun):
 
     def _size(self, header: ProvedHeader) -> int:
         """Bytes of all ranks' own shards."""
-        return sum(
-            self._copy_of(rank, tier).size if header.body is None or tier != STORAGE else header.body.shards[rank].size
-            for rank, tier in enumerate(header.tiers)
-        )
+        total = 0
+        for rank, tier in enumerate(header.tiers):
+            if header.body is None or tier != STORAGE:
+                total += self._copy_of(rank, tier).size
+            else:
+                total += header.body.shards[rank].size
+        return total
 
     def _fill_same_layout(
         self, header: ProvedHeader, targets: StateTensors, reading: load.Reading
@@ -420,8 +434,12 @@ class _RestoreRun(CandidateRun):
 def _lineage(tree: Mapping[str, Any]) -> int:
     """What a checkpoint's tree says of the start from scratch that it descends from; 0 when it says nothing."""
     save = tree.get("save")
-    line = save.get("line") if isinstance(save, dict) else None
-    return line if type(line) is int and line > 0 else 0
+    line = None
+    if isinstance(save, dict):
+        line = save.get("line")
+    if type(line) is int and line > 0:
+        return line
+    return 0
 
 
 def _request(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:

@@ -32,7 +32,9 @@ ProgressCallback = Callable[[RestoreProgress], None]
 
 def with_activity(moved: Callable[[], None], callback: ProgressCallback | None) -> ProgressCallback:
     """Calls `moved`, then `callback` where somebody asked; one that raises once is not called again, `moved` is."""
-    callbacks = [callback] if callback is not None else []
+    callbacks = []
+    if callback is not None:
+        callbacks = [callback]
 
     def notify(at: RestoreProgress) -> None:
         moved()

@@ -38,7 +38,9 @@ def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os
     elif isinstance(err, StorageUnreadable):
         reasons = ((err.attempt, err.message),)
     # What to type is for whoever starts the job, and is no command on this node.
-    explanation = f"{err.message}: {err.hint}" if isinstance(err, NotEnoughSharedMemory) else err.message
+    explanation = err.message
+    if isinstance(err, NotEnoughSharedMemory):
+        explanation = f"{err.message}: {err.hint}"
     _report(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=explanation), env)
 
 

@@ -96,5 +96,7 @@ def _memory(size: int) -> Any:
     """All of this process's memory, less its first page, as words of that size."""
     import numpy
 
-    word = ctypes.c_uint64 if size == _WORD else ctypes.c_uint8
+    word: Any = ctypes.c_uint8
+    if size == _WORD:
+        word = ctypes.c_uint64
     return numpy.ctypeslib.as_array((word * (_TOP // size)).from_address(_PAGE))

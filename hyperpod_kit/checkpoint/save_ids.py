@@ -36,7 +36,9 @@ class SaveIds:
     @property
     def line(self) -> int:
         """The epoch of the start from scratch that the saves of this start descend from; 0 when that is not known."""
-        return self.epoch if self._line is None else self._line
+        if self._line is None:
+            return self.epoch
+        return self._line
 
     def descend(self, line: int) -> None:
         """This start goes on from a checkpoint of that line."""

@@ -31,7 +31,9 @@ class Cadences:
         Raises ValueError unless both are positive, and `storage_every` is the longer one."""
         self.preemption = preemption or PreemptionSignal(ranks, enabled=False)
         self._every = SaveSchedule(every, ranks)
-        self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None
+        self._storage: SaveSchedule | None = None
+        if storage_every is not None:
+            self._storage = SaveSchedule(storage_every, ranks, "storage_every")
         if storage_every is not None and every is None:
             raise ValueError("storage_every needs every: what lies between two saves to storage is kept in memory")
         if isinstance(every, int) and isinstance(storage_every, int) and storage_every < every:
@@ -44,7 +46,9 @@ class Cadences:
         due = self._every.due(step)
         if storage or (due and self._storage is None):
             return "storage"
-        return "memory" if due else None
+        if due:
+            return "memory"
+        return None
 
 
 class SaveSchedule:
@@ -56,8 +60,12 @@ class SaveSchedule:
 
     def __init__(self, every: Interval | None, ranks: Ranks, name: str = "every") -> None:
         """Raises ValueError unless `every`, which the caller knows as `name`, is positive."""
-        self._steps = every if isinstance(every, int) else None
-        self._seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else None
+        self._steps: int | None = None
+        self._seconds: float | None = None
+        if isinstance(every, int):
+            self._steps = every
+        if isinstance(every, datetime.timedelta):
+            self._seconds = every.total_seconds()
         if any(value is not None and value <= 0 for value in (self._steps, self._seconds)):
             raise ValueError(f"{name} is {every!r}, expected a positive number of steps or a positive time")
         self._ranks = ranks
@@ -75,7 +83,10 @@ class SaveSchedule:
             return False
         if step < self._next_check:
             return False
-        due, self._next_check = self._ranks.broadcast(self._decide(step) if self._ranks.rank == 0 else None)
+        decision = None
+        if self._ranks.rank == 0:
+            decision = self._decide(step)
+        due, self._next_check = self._ranks.broadcast(decision)
         if due:
             self._since = step, time.monotonic()
         return bool(due)

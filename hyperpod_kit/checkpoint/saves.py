@@ -224,9 +224,8 @@ class Saves:
     def _call_back(self) -> None:
         """Outside of the lock: a callback may take its time, and ask other saves."""
         with self.changed:
-            ended = [
-                (handle, call) for handle in self._open.values() if handle.final for call in handle.take_callbacks()
-            ]
+            final = [handle for handle in self._open.values() if handle.final]
+            ended = [(handle, call) for handle in final for call in handle.take_callbacks()]
         for handle, call in ended:
             try:
                 call(handle)

@@ -56,7 +56,9 @@ class ShardPlacement(NamedTuple):
 
 def stored_name(key: str, offsets: Sequence[int], shape: Extents, full_shape: Sequence[int]) -> str:
     """Under which name the box is stored."""
-    return key if shape == tuple(full_shape) else f"{key}@{'.'.join(map(str, offsets))}"
+    if shape == tuple(full_shape):
+        return key
+    return f"{key}@{'.'.join(map(str, offsets))}"
 
 
 def agree_placement(ranks: Ranks, boxes: Iterable[LocalShard], objects: Iterable[str]) -> ShardPlacement:
@@ -187,7 +189,10 @@ class ShardedState(State):
         self.values = codec.decode(tree["common"], loaded.__getitem__)
         refs = {key: ref["name"] for key, ref in tree["objects"].items()}
         self.object_data = {key: bytes(loaded[name].numpy()) for key, name in refs.items() if name in loaded}
-        self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
+        if self.rng and "rng" in tree:
+            self._generators = codec.decode(tree["rng"], loaded.__getitem__)
+        else:
+            self._generators = None
         self.restore_rng()
         self._filling = Filling()
 
@@ -251,7 +256,9 @@ def _overlapping_pieces(
         inside = tuple(a - b for a, b in zip(low, offsets, strict=True))[stacked:]
         name = stored_name(box.key, offsets, tuple(shape), full_shape)
         all_of_it = common[stacked:] == tuple(shape)
-        spec = TensorSpec(name, dtype, common[stacked:], () if all_of_it else inside, () if all_of_it else tuple(shape))
+        spec = TensorSpec(name, dtype, common[stacked:])
+        if not all_of_it:
+            spec = TensorSpec(name, dtype, common[stacked:], inside, tuple(shape))
         yield TensorPiece(spec, part[(0,) * stacked], (0, 1), None, early=True)
     if count != math.prod(extents) and not box.flexible:
         raise CheckpointError(f"{box.key}: {count} of {math.prod(extents)} elements are in the checkpoint")

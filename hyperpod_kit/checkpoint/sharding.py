@@ -88,22 +88,32 @@ def local(tensor: Any) -> torch.Tensor:
     if is_dtensor(tensor):
         # What `to_local` gives without gradients, less 20 us of marking it as a parameter.
         part: torch.Tensor = tensor._local_tensor
-        return part if type(part) in PLAIN else wait_for_collective(part)
+        if type(part) not in PLAIN:
+            part = wait_for_collective(part)
+        return part
     if is_sharded_tensor(tensor):
         shards = tensor.local_shards()
-        return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype, device="cpu")
+        if not shards:
+            return torch.empty(0, dtype=tensor.dtype, device="cpu")
+        first: torch.Tensor = shards[0].tensor
+        return first
     plain: torch.Tensor = tensor.detach()
     return plain
 
 
 def unwrap_dtensor(tensor: Any) -> Any:
     """The tensor itself; of a DTensor the part that lies here, which may be a subclass."""
-    return local(tensor) if is_dtensor(tensor) else tensor
+    if is_dtensor(tensor):
+        return local(tensor)
+    return tensor
 
 
 def live(tensor: Any) -> torch.Tensor:
     """As `local`, but a plain tensor is itself: for looking, not for keeping."""
-    return tensor if type(tensor) in PLAIN else local(tensor)
+    part: torch.Tensor = tensor
+    if type(tensor) not in PLAIN:
+        part = local(tensor)
+    return part
 
 
 @lru_cache(maxsize=16)
@@ -157,7 +167,9 @@ def _placement_code(placement: Any) -> str:
     if placement.is_replicate():
         return "R"
     # A _StridedShard says of itself that it is a Shard, too.
-    return f"S{placement.dim}" if type(placement).__name__ == "Shard" else ""
+    if type(placement).__name__ == "Shard":
+        return f"S{placement.dim}"
+    return ""
 
 
 def placement_codes(tensor: Any) -> list[str]:
@@ -182,13 +194,13 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
     """
     if per_rank and is_dtensor(tensor):
         return LocalPart(local(tensor), (), (), (0, 1), (), None)
-    if is_dtensor(tensor):
-        return _gathered(path, tensor, ranks) if full.gather else _of_dtensor(path, tensor, ranks)
     if per_rank and is_sharded_tensor(tensor):
         raise StateNotSerializable(path, "ShardedTensor, of which each rank has a part already, as its own")
+    if full.gather and is_sharded(tensor):
+        return _gathered(path, tensor, ranks)
+    if is_dtensor(tensor):
+        return _of_dtensor(path, tensor, ranks)
     if is_sharded_tensor(tensor):
-        if full.gather:
-            return _gathered(path, tensor, ranks)
         return _of_sharded_tensor(path, tensor, ranks, alone=full.is_requested)
     if torch.nn.parameter.is_lazy(tensor):
         raise StateNotSerializable(
@@ -209,8 +221,10 @@ def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, ful
 
 def _gathered(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
     """Whole on rank 0, without memory elsewhere: the others write none of it."""
-    gather = gathering.gather_dtensor if is_dtensor(tensor) else gathering.gather_sharded_tensor
-    full_tensor = gather(tensor, is_requested=ranks.rank == 0)
+    if is_dtensor(tensor):
+        full_tensor = gathering.gather_dtensor(tensor, is_requested=ranks.rank == 0)
+    else:
+        full_tensor = gathering.gather_sharded_tensor(tensor, is_requested=ranks.rank == 0)
     if full_tensor is None and ranks.rank == 0:
         raise StateNotSerializable(path, "ShardedTensor with full=True, of a process group without rank 0 of the job")
     if full_tensor is None:
@@ -263,11 +277,13 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
         raise StateNotSerializable(path, f"DTensor whose local shape is {tuple(part.shape)}, expected {box.extents}")
     if box.absent:
         return None
-    is_complete = box.extents == shape
+    offsets, full = box.offsets, shape
+    if box.extents == shape:
+        offsets, full = (), ()
     return LocalPart(
         part,
-        () if is_complete else box.offsets,
-        () if is_complete else shape,
+        offsets,
+        full,
         box.replica,
         box.holders,
         box.group,
@@ -308,7 +324,9 @@ def _replicas(
     if len(holders) == ranks.world:
         return (ranks.rank, ranks.world), (), None
     wide = [dim for dim in dims if mesh.size(dim) > 1]
-    group = mesh.get_group(wide[0]) if len(wide) == 1 and not submeshes else None
+    group = None
+    if len(wide) == 1 and not submeshes:
+        group = mesh.get_group(wide[0])
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
@@ -328,11 +346,13 @@ def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> 
     if len(shards) > 1:
         raise StateNotSerializable(path, f"ShardedTensor with {len(shards)} shards on one rank")
     shape, extents = tuple(tensor.shape), tuple(shards[0].metadata.shard_sizes)
-    is_complete = extents == shape
+    offsets, full = tuple(shards[0].metadata.shard_offsets), shape
+    if extents == shape:
+        offsets, full = (), ()
     return LocalPart(
         shards[0].tensor.detach(),
-        () if is_complete else tuple(shards[0].metadata.shard_offsets),
-        () if is_complete else shape,
+        offsets,
+        full,
         (0, 1),
         (),
         None,

@@ -58,7 +58,9 @@ def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) 
         capacity = min(room.capacity for room in here)
         need = slots * sum(room.need for room in here)
         if need > capacity:
-            where = f" on {host}" if len(hosts) > 1 else ""
+            where = ""
+            if len(hosts) > 1:
+                where = f" on {host}"
             raise NotEnoughSharedMemory(
                 f"{places.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need at "
                 f"least {need / 1e6:.0f} MB and what the optimizer adds",

@@ -42,9 +42,10 @@ class SlotCopy:
         ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
         self._host_run: CopyRun = copier.start(batches, self._finish_part, background=background)
-        self._device_run: CopyRun | None = (
-            copier.start(small, self._finish_part, background=background) if device_copies else None
-        )
+        if device_copies:
+            self._device_run: CopyRun | None = copier.start(small, self._finish_part, background=background)
+        else:
+            self._device_run = None
 
     def _finish_part(self, error: BaseException | None) -> None:
         with self._lock:

@@ -107,7 +107,10 @@ class SlotPool:
     def _lacks(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
         """Whether a save would have to make that slot, or make it anew."""
         slot = self._staging_slots.get(name.slot)
-        memory = slot.memory if slot is not None else self._busy.get(name.slot)
+        if slot is not None:
+            memory: shm_slots.Slot | None = slot.memory
+        else:
+            memory = self._busy.get(name.slot)
         if memory is None:
             return True
         if _holds(memory, layout):
@@ -151,7 +154,10 @@ class SlotPool:
 
     def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> StagingSlot | None:
         slot = self._staging_slots.get(name.slot)
-        memory = slot.memory if slot is not None else self._busy.get(name.slot) or self._find(name)
+        if slot is not None:
+            memory: shm_slots.Slot | None = slot.memory
+        else:
+            memory = self._busy.get(name.slot) or self._find(name)
         if memory is not None:
             page = memory.page
             if page is not None and page.state != SlotState.FREE:

@@ -73,7 +73,9 @@ class Staging:
     def _texts(self, tensors: StateTensors) -> tuple[bytes, bytes]:
         """What is not a tensor, and which part of it lies in the shard: none of rank 0's, which
         extra.json has."""
-        return codec.split_texts(tensors.tree, tensors.per_rank_keys if self._origin.rank else ())
+        if self._origin.rank == 0:
+            return codec.split_texts(tensors.tree, ())
+        return codec.split_texts(tensors.tree, tensors.per_rank_keys)
 
     def stage(
         self,
@@ -106,14 +108,18 @@ class Staging:
         extra, local_tree = self._texts(tensors)
         plan = self._plan_of(tensors, local_tree)
         compared = self._replica_check.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
-        room = len(extra) + (compared.room if compared is not None else 0)
+        room = len(extra)
+        if compared is not None:
+            room += compared.room
         slot = self._pool.acquire(plan.layout, room) or self._make_room(plan, handle, room, on_busy)
         if slot is None:
             self._replica_check.forget(handle.seq)
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
-        origin = self._origin if handle.tier == "storage" else self._origin.for_memory
+        origin = self._origin
+        if handle.tier != "storage":
+            origin = origin.for_memory
         slot.begin(
             Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, local_tree
         )
@@ -157,8 +163,10 @@ class Staging:
             early, late = early + compared.work(early=True), late + compared.work(early=False)
 
         def finish(error: BaseException | None) -> None:
-            problem = guard.problem if error is None else f"the copy failed: {error}"
-            self._finish(slot, handle, problem, compared)
+            if error is None:
+                self._finish(slot, handle, guard.problem, compared)
+            else:
+                self._finish(slot, handle, f"the copy failed: {error}", compared)
 
         if self._overlap:
             self._copier.start(early).wait()
@@ -190,7 +198,9 @@ class Staging:
     def _make_room(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
         if on_busy == "skip":
             return None
-        end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
+        end = float("inf")
+        if on_busy == "replace":
+            end = time.monotonic() + _RELEASE_SECONDS
         released_before = self._saves.released
         if on_busy == "replace":
             self._agent.send(MakeRoom(self._key(handle)))

@@ -73,9 +73,12 @@ class StartIdentity:
 def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> StartIdentity:
     """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
-    where = os.path.abspath(where) if is_path(where) else where
+    if is_path(where):
+        where = os.path.abspath(where)
     open_managers.close_forgotten(where)
-    problem = None if open_managers.manager_of(where) is None else f"this process has a Manager of {where} already"
+    problem = None
+    if open_managers.manager_of(where) is not None:
+        problem = f"this process has a Manager of {where} already"
     key = _attempt_key()
     greetings = ranks.handshake(
         (
@@ -127,7 +130,9 @@ def start_agent(
     on_event: Callable[[AgentEvent], TrainerMessage | None],
 ) -> AgentSupervisor:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
-    local_addresses = addresses(identity.hosts) if ranks.rank == 0 or options.get("partners") else []
+    local_addresses = []
+    if ranks.rank == 0 or options.get("partners"):
+        local_addresses = addresses(identity.hosts)
     setup: Message = {
         "root": identity.root,
         "run": identity.run.run,
@@ -157,10 +162,10 @@ def start_agent(
             agent.detach()
         raise errors[0]
     # The name comes last: where none of the addresses is of this machine, its agent listens on all interfaces.
-    endpoints = [
-        (host, port)
-        for host in (*local_addresses, *([socket.gethostname()] if _has_several_hosts(identity.hosts) else ()))
-    ]
+    names = list(local_addresses)
+    if _has_several_hosts(identity.hosts):
+        names.append(socket.gethostname())
+    endpoints = [(host, port) for host in names]
     agent.send(Connect(ranks.broadcast(endpoints if ranks.rank == 0 else None)))
     return agent
 
@@ -195,11 +200,10 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
             response = err
         except OSError as err:
             # The root is full or read-only: no reason not to take from memory, or from there, what it has.
-            response = (
-                response._replace(problem=_describe_error(identity.root, err))
-                if isinstance(response, Epoch)
-                else _unusable_root_error(identity.root, err)
-            )
+            if isinstance(response, Epoch):
+                response = response._replace(problem=_describe_error(identity.root, err))
+            else:
+                response = _unusable_root_error(identity.root, err)
     response = ranks.broadcast(response)
     if isinstance(response, Exception):
         raise response
@@ -212,10 +216,10 @@ def _describe_error(root: str, err: OSError) -> str:
 
 def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
     """The error for a root with which no run can start."""
-    return CheckpointError(
-        _describe_error(root, err),
-        hint=f"df -h -i {root}; mount; or another root" if is_path(root) else f"hyperpod-kit checkpoint ls {root}",
-    )
+    hint = f"hyperpod-kit checkpoint ls {root}"
+    if is_path(root):
+        hint = f"df -h -i {root}; mount; or another root"
+    return CheckpointError(_describe_error(root, err), hint=hint)
 
 
 def _free_space(root: str) -> str:
@@ -246,4 +250,6 @@ def _has_several_hosts(hosts: Sequence[str]) -> bool:
 def addresses(hosts: Sequence[str]) -> list[str]:
     """Where an agent of this machine listens, and those of the others may reach it, best first."""
     here = socket.gethostname()
-    return listening.own_addresses(here, sorted(set(hosts) - {here})) if _has_several_hosts(hosts) else ["127.0.0.1"]
+    if _has_several_hosts(hosts):
+        return listening.own_addresses(here, sorted(set(hosts) - {here}))
+    return ["127.0.0.1"]

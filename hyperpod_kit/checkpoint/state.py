@@ -69,10 +69,15 @@ class State:
     ) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
         self.model: torch.nn.Module | None = _unwrap(model)
-        sent = broadcast.broadcast_buffers(model, self.model) if model is not None and self.model else frozenset()
+        sent: frozenset[str] = frozenset()
+        if model is not None and self.model:
+            sent = broadcast.broadcast_buffers(model, self.model)
         self._apart = _Apart(sent, frozen)
         self.optimizer: torch.optim.Optimizer | None = _unwrap(optimizer)
-        self.extra: dict[str, Any] = extra if extra is not None else {}
+        if extra is not None:
+            self.extra: dict[str, Any] = extra
+        else:
+            self.extra = {}
         self.rng = rng
         self.full = full
         given = {name: _unwrap(thing) for name, thing in objects.items()}
@@ -210,7 +215,7 @@ class State:
         """
         self._check(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         classes = tree.get("classes", {})
         for path, thing in self._optimizers().items():
             described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
@@ -221,7 +226,9 @@ class State:
             ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
         live = self._shared(collector)
-        loaders = {} if sharded1 else self._loaders()
+        loaders = {}
+        if not sharded1:
+            loaders = self._loaders()
         for path in live:
             if path not in self._optimizers():
                 _compare(path, live[path], tree, loaders.get(path))
@@ -234,7 +241,9 @@ class State:
         """What `collector` took for `live`, under the names that `tree` has for it."""
         saved_names = set(codec.tensor_names(dict(tree)))
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        names = codec.saved_names(live, tree) if any(name not in saved_names for name in collector.names) else {}
+        names = {}
+        if any(name not in saved_names for name in collector.names):
+            names = codec.saved_names(live, tree)
         collector.drop([name for name in collector.names if names.get(name, name) not in saved_names])
         tensors = collector.finish(live)
         pieces = tuple(
@@ -257,9 +266,8 @@ class State:
         """The names of all tensors of `tree` that are filled or given to `adopt`: the others need not be read."""
         parts = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
         parts.update((f"objects.{name}", thing) for name, thing in self.objects.items())
-        return {
-            name for part, thing in parts.items() if thing is not None for name in codec.tensor_names(tree.get(part))
-        }
+        given = [part for part, thing in parts.items() if thing is not None]
+        return {name for part in given for name in codec.tensor_names(tree.get(part))}
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """What this rank holds of what ranks share, and where an optimizer's parameters are, whose state may have yet
@@ -267,12 +275,14 @@ class State:
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
         collector = Collector(ranks, WalkCache(), owned=self._owned)
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
         with torch.no_grad():
             for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
-                    left_out = self._left_out(thing) if path == "model" else frozenset()
+                    left_out: frozenset[str] = frozenset()
+                    if path == "model":
+                        left_out = self._left_out(thing)
                     modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
         if ranks.world > 1:
             self._per_rank_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
@@ -301,7 +311,7 @@ class State:
                 f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
                 hint="leave out of State what was not saved, restore, and make another State then",
             )
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.check(thing, tree[path], fqns, path)
@@ -330,14 +340,16 @@ class State:
         filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
-            return live[name] if name in live else loaded[name]
+            if name in live:
+                return live[name]
+            return loaded[name]
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.adopt(tree, tensor)
         loaders = self._loaders()
         if "model" in loaders and self._sharded1 is None:
             loaders["model"].adopt(tree["model"], tensor, wholes, filling.fresh.keys())
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
@@ -350,9 +362,16 @@ class State:
             elif not _is_shared(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.adopt(self.extra, tree["extra"], tensor)
-        self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
+        self._adopt_generators(tree, loaded)
         self.restore_rng()
         self._filling, self._sharded1 = Filling(), None
+
+    def _adopt_generators(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
+        """Take the states of the generators where they are restored and the checkpoint has them."""
+        if self.rng and "rng" in tree:
+            self._generators = codec.decode(tree["rng"], loaded.__getitem__)
+        else:
+            self._generators = None
 
     def restore_rng(self) -> None:
         """Put the random number generators once more to where the last restore put them.
@@ -373,22 +392,34 @@ class State:
             loaders["model"] = modules.Loader(self.model, sent=self._apart.sent)
         return loaders
 
+    def _fqns(self) -> dict[int, str]:
+        """Name the model's parameters by their ids; none without a model."""
+        if self.model is None:
+            return {}
+        return modules.fqns(self.model)[0]
+
     def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
-        return frozenset() if self._apart.frozen else modules.frozen(model)
+        if self._apart.frozen:
+            return frozenset()
+        return modules.frozen(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """By path. The one that is given as the optimizer need not be of torch's class: it may drive one."""
         objects = {
             f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
         }
-        return objects if self.optimizer is None else {"optimizer": self.optimizer, **objects}
+        if self.optimizer is None:
+            return objects
+        return {"optimizer": self.optimizer, **objects}
 
 
 def _unwrap(thing: Any) -> Any:
     """What is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
         return modules.unwrap(thing)
-    return optimizer.unwrap(thing) if isinstance(thing, torch.optim.Optimizer) else thing
+    if isinstance(thing, torch.optim.Optimizer):
+        return optimizer.unwrap(thing)
+    return thing
 
 
 def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
@@ -435,9 +466,13 @@ def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
 def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
     """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
     sharded = sharding.is_sharded(tensor)
-    use = TensorUse.VALUE if sharded else TensorUse.PER_RANK
+    use = TensorUse.PER_RANK
+    if sharded:
+        use = TensorUse.VALUE
     taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
-    gradient = 0 if sharded else codec.gradient_flag(tensor)
+    gradient = 0
+    if not sharded:
+        gradient = codec.gradient_flag(tensor)
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
@@ -445,7 +480,9 @@ def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.T
 
 def _state_layout(param: torch.Tensor) -> TensorLayout:
     """Where the state of a parameter is, whatever it is."""
-    return sharding.layout_of(param)._replace(kind="") if sharding.is_dtensor(param) else TensorLayout("")
+    if sharding.is_dtensor(param):
+        return sharding.layout_of(param)._replace(kind="")
+    return TensorLayout("")
 
 
 def _is_shared(thing: object) -> bool:
@@ -454,7 +491,9 @@ def _is_shared(thing: object) -> bool:
 
 def _as_saved(piece: TensorPiece, name: str) -> TensorPiece:
     """Under the name that it has in the checkpoint: another rank's own, say."""
-    return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
+    if piece.spec.name == name:
+        return piece
+    return replace(piece, spec=piece.spec._replace(name=name))
 
 
 def _require_distinct(pieces: Iterable[TensorPiece]) -> None:

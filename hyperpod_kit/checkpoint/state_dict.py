@@ -82,7 +82,9 @@ class StateDict(State):
         self._filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
-            return live[name] if name in live else loaded[name]
+            if name in live:
+                return live[name]
+            return loaded[name]
 
         for name, value in list(self.extra.items()):
             filled = _fill(self._live_values[name], tree[name], tensor)
@@ -115,7 +117,9 @@ class _NamesBelow:
 
     def __init__(self, names: Iterable[str]) -> None:
         patterns = [fnmatch.translate(more) for name in names for more in (name, f"{name}.*")]
-        self._match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+        self._match: re.Pattern[str] | None = None
+        if patterns:
+            self._match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
     def __contains__(self, path: object) -> bool:
         return self._match is not None and self._match.fullmatch(str(path)) is not None
@@ -136,7 +140,9 @@ def _inside(live: Any) -> Iterable[tuple[Any, Any]] | None:
     """(key, value) of a container that is gone into; None for what is one value: an empty one, and a list without a
     tensor in it, whose length may be another in the checkpoint."""
     if isinstance(live, dict):
-        return live.items() if live else None
+        if live:
+            return live.items()
+        return None
     if isinstance(live, (list, tuple)) and any(map(_has_tensor, live)):
         return enumerate(live)
     return None
@@ -156,13 +162,20 @@ def _fits(live: Any, saved: codec.Json) -> bool:
 def _has_tensor(live: Any) -> bool:
     if _is_tensor(live):
         return True
-    items = live.values() if isinstance(live, dict) else live if isinstance(live, (list, tuple)) else ()
-    return any(map(_has_tensor, items))
+    if isinstance(live, dict):
+        return any(map(_has_tensor, live.values()))
+    if isinstance(live, (list, tuple)):
+        return any(map(_has_tensor, live))
+    return False
 
 
 def _children_by_key(saved: codec.Json) -> dict[Any, codec.Json]:
-    children = codec.children(saved) if isinstance(saved, (dict, list)) else None
-    return children if isinstance(children, dict) else dict(enumerate(children or ()))
+    children = None
+    if isinstance(saved, (dict, list)):
+        children = codec.children(saved)
+    if isinstance(children, dict):
+        return children
+    return dict(enumerate(children or ()))
 
 
 def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str, Any, codec.Json]]:

@@ -45,7 +45,9 @@ class TakenApart(NamedTuple):
     def is_as_it_was(self, tensor: Any) -> bool:
         """Whether `tensor`, which was taken apart before, still has these parts."""
         here = sharding.unwrap_dtensor(tensor)
-        names = here.__tensor_flatten__()[0] if here is self.holder else ()
+        if here is not self.holder:
+            return not self.parts
+        names = here.__tensor_flatten__()[0]
         return len(names) == len(self.parts) and all(
             part.name == name and getattr(here, name) is part.inner
             for part, name in zip(self.parts, names, strict=True)
@@ -91,7 +93,9 @@ def part_record(name: str, part: InnerTensor) -> dict[str, Json]:
     record: dict[str, Json] = {"$": "tensor", "name": name}
     if isinstance(part.inner, torch.Tensor) and part.inner.dtype in NAMES:
         record.update(t=NAMES[part.inner.dtype], s=list(part.tensor.shape))
-    return record if not part.rows else {**record, ROWS: part.rows}
+    if not part.rows:
+        return record
+    return {**record, ROWS: part.rows}
 
 
 def rebuild(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
@@ -135,14 +139,18 @@ def add_part(subclass_tensor: Any, name: str, record: dict[str, Json]) -> InnerT
     from torch.distributed.tensor.placement_types import Shard
 
     rows = record.get(ROWS, 0)
-    shape = record["s"][1:] if rows else record["s"]
+    shape = record["s"]
+    if rows:
+        shape = shape[1:]
     inner = torch.empty(shape, dtype=TYPES[record["t"]], device=sharding.unwrap_dtensor(subclass_tensor).device)
     if not sharding.is_dtensor(subclass_tensor):
         return InnerTensor(name, inner, inner)
     placements = tuple(
         placement if placement.is_replicate() or not rows else Shard(0) for placement in subclass_tensor.placements
     )
-    data = inner.unsqueeze(0) if rows else inner
+    data = inner
+    if rows:
+        data = inner.unsqueeze(0)
     dtensor: Any = DTensor.from_local(
         data, subclass_tensor.device_mesh, placements, run_check=False, shape=torch.Size(record["s"])
     )

@@ -194,7 +194,9 @@ class Collector:
 
     def _layout(self, name: str, kind: str) -> TensorLayout:
         source = self._sources[name]
-        return sharding.layout_of(source) if sharding.is_sharded(source) else TensorLayout(kind)
+        if sharding.is_sharded(source):
+            return sharding.layout_of(source)
+        return TensorLayout(kind)
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget tensors that were taken: the checkpoint that is to be restored has none of these names."""
@@ -267,7 +269,9 @@ class Collector:
         return cached
 
     def _taken_apart(self, path: str, tensor: torch.Tensor, apart: CachedSubclass, use: TensorUse) -> dict[str, Any]:
-        tied = self._records.get(id(tensor)) if self._tied else None
+        tied = None
+        if self._tied:
+            tied = self._records.get(id(tensor))
         if tied is not None:
             return tied
         self.wholes[path] = apart
@@ -311,7 +315,8 @@ class Collector:
             )
         spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), part.offsets, part.full)
         # The same object again makes comparing two walks cheap.
-        spec = self._cache.specs.setdefault(path, spec) if self._cache.specs.get(path) == spec else spec
+        if self._cache.specs.get(path) == spec:
+            spec = self._cache.specs.setdefault(path, spec)
         self._cache.specs[path] = spec
         piece = TensorPiece(
             spec,
@@ -372,13 +377,16 @@ def fingerprint(
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """
     # Where not all ranks hold a plain tensor, those that do divide the writing of theirs among themselves.
-    body = [
-        [p.spec.name, p.kind, *([list(p.holders)] if p.holders and not p.layout else [])]
-        for p in pieces
-        if not p.is_per_rank
-    ]
+    body = [_plan_row(piece) for piece in pieces if not piece.is_per_rank]
     body += [[name, layout] for name, layout in absent]
     return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
+
+
+def _plan_row(piece: TensorPiece) -> list[Any]:
+    """List what of a piece decides the plan."""
+    if piece.holders and not piece.layout:
+        return [piece.spec.name, piece.kind, list(piece.holders)]
+    return [piece.spec.name, piece.kind]
 
 
 def is_per_rank(name: str) -> bool:

@@ -85,7 +85,10 @@ def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
     if kind is datetime.timedelta:
         return {"$": "time", "c": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, pathlib.PurePath):
-        return {"$": "path", "c": "Path" if isinstance(value, pathlib.Path) else kind.__name__, "v": str(value)}
+        name = kind.__name__
+        if isinstance(value, pathlib.Path):
+            name = "Path"
+        return {"$": "path", "c": name, "v": str(value)}
     return _encode_of_class(value, inner)
 
 
@@ -139,8 +142,10 @@ def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
         return _device(value)
     if kind == "deque":
         return collections.deque(map(inner, value), body["most"])
-    if kind in ("set", "frozenset"):
-        return (set if kind == "set" else frozenset)(map(inner, value))
+    if kind == "set":
+        return set(map(inner, value))
+    if kind == "frozenset":
+        return frozenset(map(inner, value))
     if kind == "time":
         return _decode_time(body["c"], value)
     if kind == "path":
@@ -161,7 +166,9 @@ def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> An
         return _decode_enum(python_class, body, inner)
     if kind == "named":
         parts = tuple(map(inner, value))
-        return parts if python_class is None else _checked(python_class, tuple, body)._make(parts)
+        if python_class is None:
+            return parts
+        return _checked(python_class, tuple, body)._make(parts)
     fields = {key: inner(item) for key, item in value.items()}
     if python_class is None:
         return fields
@@ -179,14 +186,18 @@ def children(body: dict[str, Json]) -> list[Json]:
     value = body["v"]
     if body["$"] in ("deque", "set", "frozenset", "named"):
         return list(value)
-    return list(value.values()) if body["$"] in ("dataclass", "object") else []
+    if body["$"] in ("dataclass", "object"):
+        return list(value.values())
+    return []
 
 
 def name_of(kind: type) -> str | None:
     """The name under which a fresh start of the same program has that class; None for one that it cannot look up."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        return name if class_of(name) is kind else None
+        if class_of(name) is kind:
+            return name
+        return None
     except CheckpointError:
         return None
 

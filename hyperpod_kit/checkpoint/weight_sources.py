@@ -128,7 +128,9 @@ def match(
     matched = Match()
     used: set[str] = set()
     for here, tensor in live.items():
-        source = names(here) if names is not None else here
+        source: Source = here
+        if names is not None:
+            source = names(here)
         if isinstance(source, str):
             used.add(source)
             _match_one(matched, here, tensor, source, saved)
@@ -140,7 +142,10 @@ def match(
     tied = {id(live[here]) for here in matched.filled}  # what is tied need be there under one of its names
     matched.missing = [here for here in matched.missing if id(live[here]) not in tied]
     for name in sorted(set(saved) - used):
-        (matched.dropped if drop is not None and drop(name) else matched.unexpected).append(name)
+        if drop is not None and drop(name):
+            matched.dropped.append(name)
+        else:
+            matched.unexpected.append(name)
     return matched
 
 

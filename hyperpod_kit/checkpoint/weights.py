@@ -109,7 +109,10 @@ def load_weights(
             "the model is under FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
         )
     live, where = _live(modules.unwrap(model)), os.fspath(root)
-    store, ranks = open_store(os.path.abspath(where) if is_path(where) else where), Ranks(process_group)
+    store_url = where
+    if is_path(where):
+        store_url = os.path.abspath(where)
+    store, ranks = open_store(store_url), Ranks(process_group)
     candidates.agree_on_name(ranks, attempt)
     rejected: list[tuple[str, str]] = []
     already_filled: set[str] = set()
@@ -165,7 +168,9 @@ def _require(ranks: Ranks, checkpoint_id: str, matched: Match, *, strict: bool, 
     """Raises CheckpointError, on all ranks, when it does not fit on one. `already_filled`: what an earlier candidate
     filled."""
     lost = already_filled.difference(matched.filled)
-    problem = matched.problem if strict else None
+    problem = None
+    if strict:
+        problem = matched.problem
     if lost:
         first = list(map(clean, sorted(lost)[:8]))
         problem = f"it is older than one that turned out damaged, and does not have {first} of that one"
@@ -235,4 +240,6 @@ def _fill(
 
 
 def _dtype(saved: SavedTensor, live: torch.Tensor) -> torch.dtype:
-    return live.dtype if saved.kind else TYPES[saved.dtype]
+    if saved.kind:
+        return live.dtype
+    return TYPES[saved.dtype]

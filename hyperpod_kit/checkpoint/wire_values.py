@@ -87,7 +87,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if kind in _PLAIN:
         return value
     if kind is list:
-        return value if _PLAIN.issuperset(map(type, value)) else [_encode(element, blobs) for element in value]
+        return _encode_list(value, blobs)
     if kind is tuple:
         return {"tuple": _encode(list(value), blobs)}
     if kind is bytes:
@@ -104,6 +104,13 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, enum.Enum):
         return {"is": kind.__name__, "of": value.value}
     return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in _fields(kind)]}
+
+
+def _encode_list(elements: list[Any], blobs: list[bytes]) -> list[Any]:
+    """Encode the elements; a list of plain ones stays as it is."""
+    if _PLAIN.issuperset(map(type, elements)):
+        return elements
+    return [_encode(element, blobs) for element in elements]
 
 
 def _encode_error(err: BaseException) -> Any:
@@ -130,7 +137,9 @@ def _decode(encoded: Any, blobs: list[bytes]) -> Any:
     if kind in _PLAIN:
         return encoded
     if kind is list:
-        return encoded if _PLAIN.issuperset(map(type, encoded)) else [_decode(element, blobs) for element in encoded]
+        if _PLAIN.issuperset(map(type, encoded)):
+            return encoded
+        return [_decode(element, blobs) for element in encoded]
     if "is" in encoded:
         return _decode_instance(encoded["is"], encoded["of"], blobs)
     if "error" in encoded:

@@ -105,7 +105,9 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        return restored.step if isinstance(restored, Restored) else 0
+        if isinstance(restored, Restored):
+            return restored.step
+        return 0
 
     def export_state(self, output_dir: str | os.PathLike[str], **options: Any) -> str:
         """Write what was prepared and registered as Accelerator's own `save_state` does, in its own layout, which
@@ -127,7 +129,9 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         if hasattr(loader, "iteration"):
             loader.iteration = dataloader.iteration  # accelerate before 1.13 begins to count anew
         resumed, self._skipping = self._skipping, False
-        return _Resumed(loader, self._state) if resumed else loader
+        if resumed:
+            return _Resumed(loader, self._state)
+        return loader
 
     def end_training(self) -> None:
         """See Accelerator. Returns when the newest save is durable; raises CheckpointError when it will not be."""
@@ -137,7 +141,10 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         super().end_training()
 
     def _collect_state(self) -> State:
-        parts: dict[str, Any] = {"scaler": self.scaler} if self.scaler is not None else {}
+        if self.scaler is not None:
+            parts: dict[str, Any] = {"scaler": self.scaler}
+        else:
+            parts = {}
         models = [self._wrapped.get(id(prepared), prepared) for prepared in self._models]
         kinds = {"model": models[1:], "optimizer": self._optimizers[1:]}
         for kind, objects in kinds.items():

@@ -92,7 +92,9 @@ class Checkpoints:
         `Manager.restore` raises: CheckpointError for what is not in the checkpoint.
         """
         state = StateDict(state_dict, own=self._per_rank_patterns)
-        location = checkpoint_location.parse(checkpoint_id) if checkpoint_id is not None else None
+        location = None
+        if checkpoint_id is not None:
+            location = checkpoint_location.parse(checkpoint_id)
         if location is not None and location.checkpoint_id:
             return load_state(location.root or self.manager.root, state, attempt=location.checkpoint_id)
         return self.manager.restore(state)

@@ -138,9 +138,9 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
                 file_tensors: list[torch.Tensor] = []
                 encoded[name] = object_bytes(name, zero_files.extract_tensors(contents, file_tensors))
                 is_rebuilt = not complete and zero_files.PARTITION in name
-                tensors[name] = (
-                    {} if is_rebuilt else {str(number): tensor for number, tensor in enumerate(file_tensors)}
-                )
+                tensors[name] = {}
+                if not is_rebuilt:
+                    tensors[name] = {str(number): tensor for number, tensor in enumerate(file_tensors)}
         self._state.extra.update(files=tensors, words={}, generators={})
         if complete:
             self._state.extra.update(words=encoded, generators=randomness.capture(), world=self.manager.ranks.world)
@@ -162,8 +162,10 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         files, self._files = self._files, {}
         self._fill(files)
         tag = getattr(info, "tag", info)  # before 0.18 it is all that is given
-        numbered = any(letter.isdigit() for letter in tag)
-        step = step_of(None if numbered else self._engine.global_steps, tag)
+        step = None
+        if not any(letter.isdigit() for letter in tag):
+            step = self._engine.global_steps
+        step = step_of(step, tag)
         self.newest = self.manager.save(step, self._state)
         self._state.extra.clear()  # DeepSpeed made copies of some of it
         return True

@@ -98,13 +98,19 @@ class CheckpointedTraining:
         """Where the Trainer finds its state: `restored` is what turned out to be the newest that is whole."""
         trainer: Any = self
         run, training = self._running, trainer.args
-        peeked = run.manager.peek(restored.attempt if restored is not None else None)
-        run.expected = peeked.attempt if peeked is not None else None
+        only = None
+        if restored is not None:
+            only = restored.attempt
+        peeked = run.manager.peek(only)
+        run.expected = None
+        if peeked is not None:
+            run.expected = peeked.attempt
         run.resumed = None
         if peeked is None:
-            return (
-                trainer_utils.get_last_checkpoint(training.output_dir) if resume_from is True else resume_from or None
-            )
+            if resume_from is True:
+                last: str | None = trainer_utils.get_last_checkpoint(training.output_dir)
+                return last
+            return resume_from or None
         if resume_from is False:
             raise CheckpointError(
                 f"{self._root} holds checkpoints of this run, and resume_from_checkpoint is False",
@@ -178,7 +184,9 @@ class CheckpointedTraining:
         run = self._running
         run.state = self._state()
         restored = run.manager.restore(run.state)
-        checkpoint_id = restored.attempt if isinstance(restored, Restored) else None
+        checkpoint_id = None
+        if isinstance(restored, Restored):
+            checkpoint_id = restored.attempt
         if checkpoint_id != run.expected:
             assert isinstance(restored, Restored), "what was committed does not go away"
             raise _RestoredOtherStep(restored)
@@ -237,7 +245,10 @@ class CheckpointedTraining:
         files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
         run = self._running
         if run.names is None:  # once: PEFT may look at the base's own place for it
-            run.names = peft.names(model) if peft.is_adapter(model) else {}
+            if peft.is_adapter(model):
+                run.names = peft.names(model)
+            else:
+                run.names = {}
         if run.names:
             files["adapter_config.json"] = json.dumps(peft.json_ready(model.active_peft_config.to_dict()))
         return {"state": json.dumps(dataclasses.asdict(state)), "files": files, "names": run.names}
@@ -335,7 +346,9 @@ def _has_finished(state: Mapping[str, Any], max_steps: int, callbacks: Collectio
 def _as_list(saved: Any) -> list[Any]:
     if isinstance(saved, list):
         return saved
-    return [] if saved is None else [saved]
+    if saved is None:
+        return []
+    return [saved]
 
 
 def _requests_stop(control: Mapping[str, Any]) -> bool:
@@ -355,12 +368,16 @@ def _retention_policy(args: Any) -> policy.Policy | None:
     latest = policy.Latest(args.save_total_limit)
     if not args.metric_for_best_model:
         return latest
-    mode = "max" if args.greater_is_better else "min"
+    mode = "min"
+    if args.greater_is_better:
+        mode = "max"
     return latest | policy.Best(_metric(args.metric_for_best_model), 1, mode=mode)
 
 
 def _metric(name: str) -> str:
-    return name if name.startswith("eval_") else f"eval_{name}"
+    if name.startswith("eval_"):
+        return name
+    return f"eval_{name}"
 
 
 def _metrics(state: Any) -> dict[str, float]:

@@ -99,7 +99,10 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the loaders' iterators were made since the restore, which draws numbers."""
         loaders = trainer.fit_loop._combined_loader
-        for name in sorted({_unrepeatable_sampler(loader) for loader in (loaders.flattened if loaders else ())} - {""}):
+        samplers: set[str] = set()
+        if loaders:
+            samplers = {_unrepeatable_sampler(loader) for loader in loaders.flattened}
+        for name in sorted(samplers - {""}):
             warnings.warn(
                 f"a run that resumes in the middle of an epoch gets the rest of it in another order: that of {name} "
                 "does not follow from a seed and the epoch; give the loader a DistributedSampler",
@@ -150,9 +153,13 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def _save(self, trainer: Any, *, last: bool) -> None:
         assert self._manager is not None
-        on_busy: OnBusy = "wait" if last else "skip"
+        if last:
+            on_busy: OnBusy = "wait"
+        else:
+            on_busy = "skip"
         self._newest = self._manager.save(self._step, self._state, on_busy=on_busy, metrics=self._measured(trainer))
-        self._waited = self._step if last else self._waited
+        if last:
+            self._waited = self._step
 
     def _measured(self, trainer: Any) -> dict[str, float]:
         callback_metrics = trainer.callback_metrics
@@ -180,7 +187,9 @@ def _unrepeatable_sampler(loader: Any) -> str:
         draws = not (isinstance(sampler, SequentialSampler) or hasattr(sampler, "set_epoch"))
     else:
         draws = isinstance(sampler, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler))
-    return f"{type(sampler).__module__}.{type(sampler).__qualname__}" if draws else ""
+    if draws:
+        return f"{type(sampler).__module__}.{type(sampler).__qualname__}"
+    return ""
 
 
 def _seek(loop: Any, saved: dict[str, Any], state: State) -> None:

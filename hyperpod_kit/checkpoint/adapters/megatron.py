@@ -89,7 +89,9 @@ class MegatronCheckpoints:
         }
         placement = self._placement or self._begin(sharded, boxes, written)
         self._state.fill(boxes, written, common, placement)
-        on_busy = "skip" if async_sharded_save else "wait"
+        on_busy = "wait"
+        if async_sharded_save:
+            on_busy = "skip"
         handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
         self._state.fill((), {}, {}, placement)
         if async_sharded_save:
@@ -127,7 +129,9 @@ class MegatronCheckpoints:
         object_data = self._gather_objects(object_data, {entry.unique_key for entry in objects})
 
         def loaded(entry: Any) -> Any:
-            return entry.data if isinstance(entry, ShardedTensor) else object_from_bytes(object_data[entry.unique_key])
+            if isinstance(entry, ShardedTensor):
+                return entry.data
+            return object_from_bytes(object_data[entry.unique_key])
 
         dict_list_map_inplace(loaded, sharded)
         merge(result, local_state)
@@ -155,7 +159,9 @@ class MegatronCheckpoints:
         """The objects that this rank wants, which other ranks may have read. A collective."""
         ranks = self.manager.ranks
         missing = {key for keys in ranks.gather(sorted(expected_keys - set(local))) for key in keys}
-        gathered = ranks.gather({key: data for key, data in local.items() if key in missing}) if missing else []
+        gathered = []
+        if missing:
+            gathered = ranks.gather({key: data for key, data in local.items() if key in missing})
         return {key: data for objects in (*gathered, local) for key, data in objects.items()}
 
     def close(self) -> bool:
@@ -185,7 +191,10 @@ def _parts(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
                 "'dp_zero_gather_scatter' before Megatron-core 0.14",
             )
         if entry.data is None:
-            entry.init_data("cpu", torch.zeros if entry.allow_shape_mismatch else torch.empty)
+            make: Any = torch.empty
+            if entry.allow_shape_mismatch:
+                make = torch.zeros
+            entry.init_data("cpu", make)
         boxes.append(
             LocalShard(
                 entry.key,

@@ -27,6 +27,8 @@ def json_ready(value: Any) -> Any:
     """What JSON has no type for (sets, enums) as PEFT writes it."""
     if isinstance(value, dict):
         return {name: json_ready(item) for name, item in value.items()}
-    if isinstance(value, (set, list, tuple)):
-        return [json_ready(item) for item in (sorted(value) if isinstance(value, set) else value)]
+    if isinstance(value, set):
+        return [json_ready(item) for item in sorted(value)]
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
     return getattr(value, "value", value)

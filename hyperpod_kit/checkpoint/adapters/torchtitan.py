@@ -51,7 +51,9 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if getattr(self, "enable_ft_dataloader_checkpoints", False):
             raise CheckpointError("CheckpointedManager does not serve torchft", hint="use torchtitan's own there")
         self.states[_GENERATORS] = _Generators()
-        retention = policy.Latest(self.keep_latest_k) if self.keep_latest_k > 0 else None
+        retention = None
+        if self.keep_latest_k > 0:
+            retention = policy.Latest(self.keep_latest_k)
         options = {"keep": retention, **self.options}
         self._manager = Manager(root_of(self.root, base_folder or "."), **options)
 
@@ -95,7 +97,9 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if self._state is None:
             self._state = StateDict({}, own=[_GENERATORS])
         self._state.extra = self._flattened_model_states_sd()
-        on_busy = "wait" if last_step or ending else "skip"
+        on_busy = "skip"
+        if last_step or ending:
+            on_busy = "wait"
         self.newest = self._manager.save(curr_step, self._state, on_busy=on_busy)  # type: ignore[arg-type]
         if ending:
             self.close()

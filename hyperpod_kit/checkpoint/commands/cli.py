@@ -35,11 +35,16 @@ def _flush(args: argparse.Namespace) -> int:
     folder, caller_uid = places.base(), places.node_uid()
     if args.ended or args.hand_over:
         return _flush_ended(args, folder, caller_uid)
-    if caller_uid not in (0, caller_uid if args.uid is None else args.uid):
+    if caller_uid != 0 and args.uid not in (None, caller_uid):
         raise UsageError(
             f"--uid {args.uid} is for root: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
         )
-    uids = [args.uid] if args.uid is not None else places.users(folder) if caller_uid == 0 else [caller_uid]
+    if args.uid is not None:
+        uids = [args.uid]
+    elif caller_uid == 0:
+        uids = places.users(folder)
+    else:
+        uids = [caller_uid]
     outcomes = []
     for uid in uids:
         outcomes += flush_users.flush_as(
@@ -55,7 +60,10 @@ def _flush(args: argparse.Namespace) -> int:
         terminal.data([outcome._asdict() for outcome in outcomes])
     else:
         for outcome in outcomes:
-            terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
+            memory = f"left in {folder}"
+            if outcome.removed:
+                memory = "memory freed"
+            terminal.out(f"{outcome.run}: {outcome.note}; {memory}")
     return flush.exit_code(outcomes)
 
 
@@ -63,11 +71,15 @@ def _requester(args: argparse.Namespace) -> str:
     job, admin = os.environ.get("SLURM_JOB_ID"), os.environ.get("SUDO_USER")
     if args.uid is not None and job:
         return f"Epilog of job {job}"
-    return "hyperpod-kit checkpoint flush" + (f" by {admin}" if admin else "")
+    if admin:
+        return f"hyperpod-kit checkpoint flush by {admin}"
+    return "hyperpod-kit checkpoint flush"
 
 
 def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
-    epilog = f"with torch: {', '.join(also)}" if also else None
+    epilog = None
+    if also:
+        epilog = f"with torch: {', '.join(also)}"
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
     )
@@ -216,7 +228,9 @@ def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
     """As whom root works on it: as its owner, but for `get`, of which what it writes belongs to who has called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    return None if args.run is get.get else owner.of(root)
+    if args.run is get.get:
+        return None
+    return owner.of(root)
 
 
 def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:

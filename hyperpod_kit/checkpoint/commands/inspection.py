@@ -48,7 +48,7 @@ def ls(args: argparse.Namespace) -> int:
         _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
     ]
     problem = identity.said(store).problem
-    lost = [] if any(row["committed"] for row in rows) else _lost_commits(store)
+    lost = _lost_commits(store, rows)
     for row in rows:
         row["problem"] = next((commit.reason for commit in lost if commit.attempt == row["attempt"]), row["problem"])
     if args.json:
@@ -71,31 +71,29 @@ def ls(args: argparse.Namespace) -> int:
         if not lost:
             terminal.out(f"no checkpoint under {store.url}")
         return 0
-    terminal.out(
-        table(
-            ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"),
-            [
-                (
-                    row["attempt"],
-                    str(row["step"]),
-                    "" if row["bytes"] is None else size(row["bytes"]),
-                    "" if row["world"] is None else str(row["world"]),
-                    row["time"] or "",
-                    _note(row),
-                )
-                for row in rows
-            ],
-            right=(1, 2, 3),
-        )
-    )
+    heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
+    terminal.out(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
     if limit is not None and len(rows) == limit:
         terminal.out(f"the newest {limit}; all with --limit 0")
     return 0
 
 
-def _lost_commits(store: Store) -> List[commit_records.LostCommit]:
-    """What was committed under a root that has no manifest any more. Raises CheckpointError, OSError."""
-    return [] if catalog.newest_committed(store) is not None else selection.lost_commits(store)
+def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
+    """Make the cells of one line of `ls`."""
+    total_bytes, world = "", ""
+    if row["bytes"] is not None:
+        total_bytes = size(row["bytes"])
+    if row["world"] is not None:
+        world = str(row["world"])
+    return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _note(row)
+
+
+def _lost_commits(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
+    """List what was committed and has no manifest any more, where nothing in the root is committed. Raises
+    CheckpointError, OSError."""
+    if any(row["committed"] for row in rows) or catalog.newest_committed(store) is not None:
+        return []
+    return selection.lost_commits(store)
 
 
 def _run_line(store: Store, problem: str) -> str:
@@ -103,14 +101,19 @@ def _run_line(store: Store, problem: str) -> str:
 
 
 def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
-    body, problem = None, None if entry.committed else "never committed"
+    body = None
+    problem: Optional[str] = "never committed"
     if entry.committed:
+        problem = None
         try:
             body = verify.read_manifest(store, entry.attempt)
         except (CheckpointError, OSError) as err:
             problem = verify.reason_of(err)
         except Exception as err:  # of one checkpoint; the others are listed
             problem = verify.unforeseen(err)
+    damaged = None
+    if entry.marked:
+        damaged = tombstone.read(store, entry.attempt)
     return {
         "attempt": entry.attempt,
         "epoch": entry.name.epoch,
@@ -118,15 +121,24 @@ def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, pr
         "step": entry.name.step,
         "committed": entry.committed,
         "problem": problem,
-        "time": body.time if body else None,
-        "bytes": body.total_bytes if body else None,
-        "world": body.world if body else None,
-        "digest": body.digest if body else None,
-        "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
+        **_manifest_cells(body),
         "pinned": entry.attempt in pinned,
         "being_read": entry.attempt in leased,
         "proved": entry.attempt in proved,
-        "damaged": tombstone.read(store, entry.attempt) if entry.marked else None,
+        "damaged": damaged,
+    }
+
+
+def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
+    """List what a row says from its manifest, nothing where it could not be read."""
+    if body is None:
+        return {"time": None, "bytes": None, "world": None, "digest": None, "metrics": {}}
+    return {
+        "time": body.time,
+        "bytes": body.total_bytes,
+        "world": body.world,
+        "digest": body.digest,
+        "metrics": {name: manifest.number(value) for name, value in body.metrics.items()},
     }
 
 
@@ -151,14 +163,10 @@ def show(args: argparse.Namespace) -> int:
     tensors = _tensors(store, checkpoint_id, args.tensors)
     if args.json:
         document = json.loads(body.encode())
-        terminal.data(
-            {
-                "root": store.url,
-                "attempt": checkpoint_id,
-                "manifest": document,
-                **({"tensors": tensors} if args.tensors else {}),
-            }
-        )
+        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
+        if args.tensors:
+            fields["tensors"] = tensors
+        terminal.data(fields)
         return 0
     facts = {
         "attempt": checkpoint_id,
@@ -177,7 +185,9 @@ def show(args: argparse.Namespace) -> int:
     for name, value in facts.items():
         if value is not None:
             terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
-    files = [*body.shards, body.extra, *([body.index] if body.index else [])]
+    files = [*body.shards, body.extra]
+    if body.index:
+        files.append(body.index)
     terminal.out(
         "\n"
         + table(
@@ -255,7 +265,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         foreign += is_foreign
         results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
         if not args.json:
-            terminal.out(f"{checkpoint_id}  {'valid' if problem is None else 'INVALID: ' + problem}", flush=True)
+            _print_verdict(checkpoint_id, problem)
     valid_ids = [row["attempt"] for row in results if row["valid"]]
     run_problem = run_record.problem
     if results and foreign == len(results):
@@ -274,7 +284,16 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
             terminal.out(selection.nothing_left(store, ()).message)
         if run_problem:
             terminal.out(_run_line(store, run_problem))
-    return 0 if valid_ids and len(valid_ids) == len(results) and not run_problem else 1
+    if valid_ids and len(valid_ids) == len(results) and not run_problem:
+        return 0
+    return 1
+
+
+def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
+    if problem is None:
+        terminal.out(f"{checkpoint_id}  valid", flush=True)
+    else:
+        terminal.out(f"{checkpoint_id}  INVALID: {problem}", flush=True)
 
 
 def _verify_one(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
 from hyperpod_kit.checkpoint.commands.inspection import open_root
 from hyperpod_kit.checkpoint.commands.table import table
@@ -59,9 +59,13 @@ def prune(args: argparse.Namespace) -> int:
     rule = policy_of(args)
     store = open_root(args)
     run_identity = identity.of_root(store)
-    items = retention.survey(
-        store, run_id=run_identity.run_id if run_identity else "", sound=_is_intact if args.verify else None
-    )
+    run_id = ""
+    if run_identity:
+        run_id = run_identity.run_id
+    sound = None
+    if args.verify:
+        sound = _is_intact
+    items = retention.survey(store, run_id=run_id, sound=sound)
     planned, applied = retention.plan(items, rule), retention.Applied((), ())
     damaged: Tuple[Tuple[str, str], ...] = ()
     if not args.dry_run:
@@ -82,20 +86,30 @@ def prune(args: argparse.Namespace) -> int:
                 "damaged": dict(damaged),
             }
         )
-        return 1 if applied.left or damaged else 0
-    not_deleted = dict(applied.left)
+    else:
+        rows = _fate_rows(planned, dict(applied.left), dry_run=args.dry_run)
+        if rows:
+            terminal.out(table(("ATTEMPT", "", "WHY"), rows))
+        else:
+            terminal.out(f"no checkpoint under {store.url}")
+    if applied.left or damaged:
+        return 1
+    return 0
+
+
+def _fate_rows(
+    planned: retention.RetentionPlan, not_deleted: Dict[str, str], *, dry_run: bool
+) -> List[Tuple[str, str, str]]:
+    """List what becomes of each checkpoint and why, the newest first."""
     rows = [(checkpoint_id, "keep", reason) for checkpoint_id, reason in planned.keep]
-    rows += [
-        (
-            checkpoint_id,
-            "would delete" if args.dry_run else "left" if checkpoint_id in not_deleted else "deleted",
-            not_deleted.get(checkpoint_id, reason),
-        )
-        for checkpoint_id, reason in planned.delete
-    ]
-    text = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
-    terminal.out(text)
-    return 1 if applied.left or damaged else 0
+    for checkpoint_id, reason in planned.delete:
+        fate = "deleted"
+        if dry_run:
+            fate = "would delete"
+        elif checkpoint_id in not_deleted:
+            fate = "left"
+        rows.append((checkpoint_id, fate, not_deleted.get(checkpoint_id, reason)))
+    return sorted(rows, reverse=True)
 
 
 def pin(args: argparse.Namespace) -> int:

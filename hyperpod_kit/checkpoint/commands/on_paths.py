@@ -11,4 +11,6 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 def run_bounded(work: Callable[[], int], locations: Sequence[str]) -> int:
     """The exit code of `work`, in a child with a deadline unless all places are in buckets. Raises as `ending`'s."""
     paths = [location for location in dict.fromkeys(locations) if is_path(location)]
-    return ending.bounded(work, " or ".join(paths)) if paths else work()
+    if paths:
+        return ending.bounded(work, " or ".join(paths))
+    return work()

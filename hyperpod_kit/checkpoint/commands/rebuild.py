@@ -82,7 +82,9 @@ def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> Li
 def _write_latest_hint(store: Store, rebuilt: Set[str]) -> None:
     """Where the newest of all is one of these. A hint at a newer one, which is lost, is the proof of that."""
     newest = catalog.newest_committed(store)
-    name = layout.parse_attempt(newest) if newest is not None and newest in rebuilt else None
+    name = None
+    if newest is not None and newest in rebuilt:
+        name = layout.parse_attempt(newest)
     hint = latest.read(store)
     if name is not None and (hint is None or catalog.order(hint) < catalog.order(name)):
         latest.write(store, str(name))
@@ -150,7 +152,9 @@ def _world_size(extra: bytes, name: layout.AttemptName) -> int:
 def _require_files(expected: Set[str], present: Set[str]) -> None:
     missing, unexpected = sorted(expected - present), sorted(present - expected)
     if missing:
-        raise CheckpointError(f"{missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} shards are missing")
+        if len(missing) == 1:
+            raise CheckpointError(f"{missing[0]} is missing")
+        raise CheckpointError(f"{len(missing)} shards are missing")
     if unexpected:
         raise CheckpointError(f"{unexpected[0]} is of no rank of it: {len(expected)} ranks saved it")
 
@@ -243,7 +247,9 @@ def _require_trees(store: Store, checkpoint_id: str, extra: bytes, world: int, n
 
 def _tensor_count(names: Set[str], plan: str) -> int:
     """As a commit counts them: what is one rank's own is not among them."""
-    return len(names) if plan == _DCP else sum(not name.startswith(held.OWN) for name in names)
+    if plan == _DCP:
+        return len(names)
+    return sum(not name.startswith(held.OWN) for name in names)
 
 
 def _save_time(store: Store, checkpoint_id: str) -> str:

@@ -46,7 +46,9 @@ def repair(args: argparse.Namespace) -> int:
     rebuilt_ids = {outcome.checkpoint_id for outcome in rebuilt if not outcome.reason}
     lost = [commit for commit in _lost_newer_than(store, rebuilt_ids) if commit.attempt not in rebuilt_ids]
     _report(args, store, run, rebuilt, lost)
-    return 1 if lost else 0
+    if lost:
+        return 1
+    return 0
 
 
 class RunRepair(NamedTuple):
@@ -135,15 +137,20 @@ def _report(
         }
         terminal.data(body)
         return
-    problem_text = f" ({run.problem})" if run.problem else ""
+    problem_text = ""
+    if run.problem:
+        problem_text = f" ({run.problem})"
     terminal.out(f"{layout.RUN_FILE} of {run.identity}: {run.done}{problem_text}")
-    verb = "would be rebuilt" if args.dry_run else "rebuilt"
+    verb = "rebuilt"
+    if args.dry_run:
+        verb = "would be rebuilt"
     for outcome in rebuilt:
-        shards = "1 shard" if outcome.world == 1 else f"{outcome.world} shards"
-        terminal.out(
-            f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}"
-            if outcome.reason
-            else f"{outcome.checkpoint_id}  {verb}: {size(outcome.size)} in {shards}"
-        )
+        shards = "1 shard"
+        if outcome.world != 1:
+            shards = f"{outcome.world} shards"
+        if outcome.reason:
+            terminal.out(f"{outcome.checkpoint_id}  not rebuilt: {outcome.reason}")
+        else:
+            terminal.out(f"{outcome.checkpoint_id}  {verb}: {size(outcome.size)} in {shards}")
     for commit in lost:
         terminal.out(f"{commit.name}  LOST: {commit.reason}")

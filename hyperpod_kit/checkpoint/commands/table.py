@@ -24,6 +24,8 @@ def size(value: float) -> str:
     """Bytes, as people read them; powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+            if unit == "B":
+                return f"{value:,.0f} {unit}"
+            return f"{value:,.1f} {unit}"
         value /= 1000
     return f"{value:,.1f} TB"

@@ -32,7 +32,9 @@ def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
     root, slash, last = text.rstrip("/").rpartition("/")
     if layout.parse_attempt(last) is None:
         return DcpLocation(text, "")
-    return DcpLocation((root or "/") if slash else "", last)
+    if not slash:
+        return DcpLocation("", last)
+    return DcpLocation(root or "/", last)
 
 
 def is_valid(checkpoint_id: object) -> bool:

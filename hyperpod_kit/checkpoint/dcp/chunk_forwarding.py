@@ -46,9 +46,10 @@ class ChunkForwarder:
     def round(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
         """Hand on `chunks`, which this rank owns, and take what it wants of the others'; which of these did not arrive
         as they were sent. A collective. Raises what torch.distributed raises when a peer has gone."""
-        corrupt = [
-            chunk for share in part if share.is_common for chunk in self._broadcast(share, chunks.get(share.chunk))
-        ]
+        corrupt: list[Chunk] = []
+        for share in part:
+            if share.is_common:
+                corrupt += self._broadcast(share, chunks.get(share.chunk))
         return corrupt + self._exchange_ranges(part, chunks)
 
     def _bounds(self, chunk: Chunk) -> tuple[int, int]:
@@ -63,17 +64,18 @@ class ChunkForwarder:
         if have is not None:
             self._pack(view_of(data), ranges, have, begin)
         self._ranks.send_bytes(data, share.owner)
-        return [] if have is not None or self._unpack(share.chunk[0], ranges, view_of(data)) else [share.chunk]
+        if have is not None or self._unpack(share.chunk[0], ranges, view_of(data)):
+            return []
+        return [share.chunk]
 
     def _exchange_ranges(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
         me = self._ranks.rank
-        needs: dict[int, list[tuple[Chunk, Ranges]]] = {}  # owner -> what I want of it
-        requested_chunks: dict[int, list[Chunk]] = {}  # rank -> what it will ask me for
+        needs: dict[int, list[tuple[Chunk, Ranges]]] = {}  # owner -> what this rank wants of it
+        requested_chunks: dict[int, list[Chunk]] = {}  # rank -> what it will request here
         for share in part:
             if share.owner == me:
-                for rank in share.ranks:
-                    if rank != me:
-                        requested_chunks.setdefault(rank, []).append(share.chunk)
+                for rank in (rank for rank in share.ranks if rank != me):
+                    requested_chunks.setdefault(rank, []).append(share.chunk)
             elif me in share.ranks:
                 ranges = self._requests.requested_ranges(share.chunk[0], *self._bounds(share.chunk))
                 needs.setdefault(share.owner, []).append((share.chunk, ranges))
@@ -89,12 +91,12 @@ class ChunkForwarder:
                 self._pack(view_of(data), ranges, chunks[chunk], self._bounds(chunk)[0])
                 transfers.append(self._ranks.send(data, rank, _DATA))
         _wait(transfers)
-        return [
-            chunk
-            for owner, requests in needs.items()
-            for (chunk, ranges), data in zip(requests, incoming[owner])
-            if not self._unpack(chunk[0], ranges, view_of(data))
-        ]
+        corrupt: list[Chunk] = []
+        for owner, requests in needs.items():
+            for (chunk, ranges), data in zip(requests, incoming[owner]):
+                if not self._unpack(chunk[0], ranges, view_of(data)):
+                    corrupt.append(chunk)
+        return corrupt
 
     def _exchange_requests(
         self, needs: Mapping[int, list[tuple[Chunk, Ranges]]], requested_chunks: Mapping[int, list[Chunk]]

@@ -80,7 +80,10 @@ class Reader(StorageReader):
             location = checkpoint_location.DcpLocation(os.path.abspath(os.curdir), location.checkpoint_id)
         self._store = location.store()
         self._given_id = self._requested_id = attempt or location.checkpoint_id or None
-        self.checkpoint_id = f"{os.fspath(root)}/{attempt}" if attempt else os.fspath(root)
+        if attempt:
+            self.checkpoint_id = f"{os.fspath(root)}/{attempt}"
+        else:
+            self.checkpoint_id = os.fspath(root)
         self.load_id = uuid.uuid4().hex
         self._group = process_group
         self._checkpoint: reshard.OpenCheckpoint | None = None
@@ -97,9 +100,9 @@ class Reader(StorageReader):
             location = checkpoint_location.parse(checkpoint_id)
             if location.root:
                 previous_url, self._store = self._store.url, location.store()
-                self._requested_id = location.checkpoint_id or (
-                    self._given_id if self._store.url == previous_url else None
-                )
+                self._requested_id = location.checkpoint_id or None
+                if self._requested_id is None and self._store.url == previous_url:
+                    self._requested_id = self._given_id
                 self.checkpoint_id = os.fspath(checkpoint_id)
             else:
                 self._requested_id = location.checkpoint_id
@@ -115,7 +118,9 @@ class Reader(StorageReader):
         self._checkpoint = self._open()
         self._rows = self._checkpoint.rows()
         extra = verify.read_extra(self._store, self._checkpoint.name, self._checkpoint.manifest.extra)
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = 0
+        if dist.is_initialized():
+            rank = dist.get_rank()
         tree = trees.read(self._store, self._checkpoint.name, extra, rank)
         paths = self._index_names(tree)
         items: dict[str, Any] = {}

@@ -99,14 +99,18 @@ def open_checkpoint(store: Store, checkpoint_id: str, body: Manifest) -> Iterato
 
 def shared_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
     """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
-    encoded = error_as_reason(checkpoint.index_bytes) if ranks.rank == 0 else b""
+    encoded: bytes | Reason = b""
+    if ranks.rank == 0:
+        encoded = error_as_reason(checkpoint.index_bytes)
     problem = ranks.agree(as_reason(encoded))
     if problem is not None:
         return problem
     data: bytes = ranks.broadcast(encoded)
     rows = error_as_reason(lambda: read_rows(data))
     problem = ranks.agree(as_reason(rows))
-    return rows if problem is None else problem
+    if problem is None:
+        return rows
+    return problem
 
 
 def error_as_reason(work: Callable[[], T]) -> T | Reason:
@@ -122,7 +126,12 @@ def error_as_reason(work: Callable[[], T]) -> T | Reason:
         return Reason(str(err) or type(err).__name__, Verdict.UNFILLED)
     except (CheckpointError, OSError) as err:
         damaged, unread = tombstone.proves(err), verify.is_unread(err)
-        verdict = Verdict.DAMAGED if damaged else Verdict.UNREAD if unread else Verdict.UNUSABLE
+        if damaged:
+            verdict = Verdict.DAMAGED
+        elif unread:
+            verdict = Verdict.UNREAD
+        else:
+            verdict = Verdict.UNUSABLE
         return Reason(verify.reason_of(err), verdict)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return Reason(f"{type(err).__name__}: {err}")
@@ -155,9 +164,12 @@ def read_and_distribute(
         if problem is not None:
             break
         started_at = time.monotonic()
-        retries += forwarder.round(part, chunks if isinstance(chunks, dict) else {})
+        if not isinstance(chunks, dict):
+            chunks = {}
+        retries += forwarder.round(part, chunks)
         if is_too_slow(ranks.gather((reading, time.monotonic() - started_at))):
-            retries += [share.chunk for shares in rounds for share in shares if share.concerns(ranks.rank)]
+            for shares in rounds:
+                retries += [share.chunk for share in shares if share.concerns(ranks.rank)]
             rounds = []
     if problem is None:
         problem = ranks.agree(as_reason(error_as_reason(lambda: reader.read(retries))))

@@ -48,11 +48,10 @@ class Work(NamedTuple):
         reads, wants = [0] * len(self.alone), [0] * len(self.alone)
         broadcasts = 0
         for share in self.shared:
-            number = max(
-                reads[share.owner] // _READS_PER_ROUND,
-                broadcasts // _RECEIVED_PER_ROUND if share.is_common else 0,
-                *(wants[rank] // _RECEIVED_PER_ROUND for rank in share.ranks),
-            )
+            busy_rounds = [wants[rank] // _RECEIVED_PER_ROUND for rank in share.ranks]
+            if share.is_common:
+                busy_rounds.append(broadcasts // _RECEIVED_PER_ROUND)
+            number = max([reads[share.owner] // _READS_PER_ROUND, *busy_rounds])
             reads[share.owner] = max(reads[share.owner], number * _READS_PER_ROUND) + 1
             for rank in share.ranks:
                 wants[rank] = max(wants[rank], number * _RECEIVED_PER_ROUND) + 1
@@ -70,10 +69,12 @@ def divide(
 ) -> Work:
     """Give each chunk to one of the ranks that need it, about equally many to each. The same on all ranks.
 
-    `common`: chunks of which all ranks need a part alike. `kept[rank]`: what that rank has read already, needed or not.
+    `common`: chunks of which all ranks need a part alike. `cached[rank]`: what that rank has read already, needed or
+    not.
     """
     ranks_by_chunk: dict[Chunk, list[int]] = {chunk: [] for chunk in common}
-    common_chunks = set(ranks_by_chunk) if len(needs) > 1 else set()
+    is_shared = len(needs) > 1
+    common_chunks = {chunk for chunk in ranks_by_chunk if is_shared}
     for rank, chunks in enumerate(needs):
         for chunk in chunks:
             ranks_by_chunk.setdefault(chunk, []).append(rank)

@@ -123,7 +123,7 @@ class SliceRequests:
 
     def _add(self, overlap: SliceOverlap, part: torch.Tensor, common: bool) -> None:
         row = overlap.row
-        landing = (self.common if common else self.landings).setdefault(row.shard, Landing())
+        landing = self._landings(common).setdefault(row.shard, Landing())
         if overlap.is_contiguous:
             staged = part
             if not can_fill_directly(part) or part.dtype != TYPES[row.spec.dtype]:
@@ -141,6 +141,12 @@ class SliceRequests:
             cut = cut.narrow(dim, at, extent)
         self._copies.append(lambda: copy_into(part, cut, row.spec.name))
 
+    def _landings(self, common: bool) -> dict[int, Landing]:
+        """Choose the landings of what all ranks want alike, or of this rank's own."""
+        if common:
+            return self.common
+        return self.landings
+
     def freeze(self, chunk: int) -> tuple[list[Chunk], list[Chunk]]:
         """The chunks that these bytes lie in, and those of what is common; nothing is added after it."""
         for landing in (*self.landings.values(), *self.common.values()):
@@ -156,8 +162,10 @@ class SliceRequests:
 
     def requested_ranges(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
         """What is wanted of the bytes [begin, end) of a shard, each byte once."""
-        landing = (self.common if common else self.landings).get(number)
-        return [] if landing is None else landing.requested_ranges(begin, end)
+        landing = self._landings(common).get(number)
+        if landing is None:
+            return []
+        return landing.requested_ranges(begin, end)
 
     def take(self, number: int, begin: int, view: memoryview) -> None:
         """Copy what of these bytes of a shard is wanted. Safe for threads."""

@@ -100,7 +100,9 @@ class SubclassLoad:
         """Ask for what fills a tensor of the state dict. Raises CheckpointError where it is not what was saved."""
         tensor = sharding.wait_for_collective(tensor)
         apart = subclasses.take_apart(name, tensor)
-        head = codec.subclass_head(apart) if apart is not None else None
+        head = None
+        if apart is not None:
+            head = codec.subclass_head(apart)
         problem = subclasses.describe_difference(name, record, head)
         if problem is not None:
             raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
@@ -116,10 +118,13 @@ class SubclassLoad:
 
     def request_new(self, record: Record) -> dict[str, Any]:
         """Ask for all parts of a subclass that the state dict has no tensor for, whole, in new memory."""
-        return {
-            key: self.request_new(part) if part["$"] == "subclass" else self._requests.add_full(str(part["name"]))
-            for key, part in record["parts"].items()
-        }
+        parts: dict[str, Any] = {}
+        for key, part in record["parts"].items():
+            if part["$"] == "subclass":
+                parts[key] = self.request_new(part)
+            else:
+                parts[key] = self._requests.add_full(str(part["name"]))
+        return parts
 
     def _request_part(self, stored: str, tensor: Any) -> None:
         check_kind(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
@@ -138,7 +143,9 @@ def require_saved_subclass(name: str, target: torch.Tensor) -> None:
     if sharding.is_plain(local) or sharding.is_sharded(local):
         return
     apart = subclasses.take_apart(name, local)
-    head = codec.subclass_head(apart) if apart is not None else None
+    head = None
+    if apart is not None:
+        head = codec.subclass_head(apart)
     raise CheckpointError(
         str(subclasses.describe_difference(name, None, head)), hint=f"make {name} as the program that saved it did"
     )

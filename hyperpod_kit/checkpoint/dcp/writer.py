@@ -227,9 +227,8 @@ class Writer(StorageWriter):
 
         Raises CheckpointError, OSError; then nothing is committed.
         """
-        ranks = [
-            result.storage_data for part in results for result in part if isinstance(result.storage_data, _RankFiles)
-        ]
+        stored = [result.storage_data for rank_results in results for result in rank_results]
+        ranks = [files for files in stored if isinstance(files, _RankFiles)]
         placement = ranks[0].placement
         shards = sorted((file for written in ranks for file in written.files), key=lambda file: file.number)
         if [file.number for file in shards] != list(range(placement.world)):
@@ -312,11 +311,10 @@ def _resolved(item: WriteItem, data: Any) -> WrittenPart:
         raise unsavable.subclass_error(name, data)
     unsavable.require_savable(name, data)
     chunk, full = item.tensor_data.chunk, tuple(item.tensor_data.size)
-    box = tuple(chunk.sizes) != full
-    spec = TensorSpec(
-        name, NAMES[data.dtype], tuple(chunk.sizes), tuple(chunk.offsets) if box else (), full if box else ()
-    )
-    return WrittenPart(spec, data)
+    sizes, dtype = tuple(chunk.sizes), NAMES[data.dtype]
+    if sizes == full:
+        return WrittenPart(TensorSpec(name, dtype, sizes), data)
+    return WrittenPart(TensorSpec(name, dtype, sizes, tuple(chunk.offsets), full), data)
 
 
 def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:

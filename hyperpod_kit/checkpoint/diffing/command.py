@@ -59,7 +59,9 @@ def _diff(args: argparse.Namespace) -> int:
         terminal.data(_to_json(comparison))
     else:
         _print(comparison, args.limit or None)
-    return 0 if comparison.is_empty else 1
+    if comparison.is_empty:
+        return 0
+    return 1
 
 
 def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
@@ -111,7 +113,9 @@ def _form_json(form: TensorForm) -> dict[str, Any]:
 
 def _json_number(value: float) -> float | str:
     """JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"
+    if math.isfinite(value):
+        return value
+    return "inf"
 
 
 def _print(comparison: CheckpointDiff, limit: int | None) -> None:

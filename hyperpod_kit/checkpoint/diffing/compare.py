@@ -181,8 +181,10 @@ def _tied_names(
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
                 raise CheckpointError(f"{clean(saved_tree.spelled(path))} is in no shard, under {clean(name)!r}")
-        name = names.after if names.after not in before else names.before
-        tied[name] = names
+        if names.after not in before:
+            tied[names.after] = names
+        else:
+            tied[names.before] = names
     return tied
 
 
@@ -229,7 +231,9 @@ def _other_values(tree: Mapping[str, Any]) -> dict[str, Any]:
     characters = 0
     while todo:
         path, value = todo.pop()
-        inside = len(value) if isinstance(value, (dict, list)) else 0
+        inside = 0
+        if isinstance(value, (dict, list)):
+            inside = len(value)
         characters += len(path) * (1 + inside)
         saved_tree.require_names_in_bounds(characters)
         if isinstance(value, dict) and value.get("$") in ("tensor", "subclass"):
@@ -245,5 +249,9 @@ def _other_values(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def value_text(value: Any, limit: int = 40) -> str:
     """A value in one short line, for people."""
-    text = "absent" if value is None else json.dumps(value)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    text = "absent"
+    if value is not None:
+        text = json.dumps(value)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1]}…"

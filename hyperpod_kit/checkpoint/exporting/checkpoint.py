@@ -133,11 +133,10 @@ def _read_state(
         rows = checkpoint.rows()
         names = set(codec.tensor_names(tree)) or set(rows)  # of what a Writer made the tree names no tensors
         tensors = gathered_tensors.read(checkpoint, rows, names, allocate, CountedBytes(body.total_bytes, progress))
-    nested = (
-        _nested_from_dcp(tree["dcp"], tensors)
-        if "dcp" in tree
-        else {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
-    )
+    if "dcp" in tree:
+        nested = _nested_from_dcp(tree["dcp"], tensors)
+    else:
+        nested = {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
     return _ExportedState(checkpoint_id, body.step, body.total_bytes, nested, tensors)
 
 

@@ -64,6 +64,8 @@ def _export(args: argparse.Namespace) -> int:
         terminal.say(f"passed over {attempt}: {reason}")
     if exported.own:
         terminal.say(f"{exported.own} of the model's tensors are each rank's own: those of rank 0 are written")
-    done = f", nothing was written to {args.output}" if args.dry_run else f" verified, written to {args.output}"
+    done = f" verified, written to {args.output}"
+    if args.dry_run:
+        done = f", nothing was written to {args.output}"
     terminal.out(f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}")
     return 0

@@ -92,15 +92,18 @@ def _map_tensors(
     except OSError as err:
         directory = destination(path)
         raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {directory}: {err.strerror}") from err
-    mapped = (
-        torch.from_file(str(path), True, size, dtype=torch.uint8)
-        if size
-        else torch.empty(0, dtype=torch.uint8, device="cpu")
-    )
+    if size:
+        mapped = torch.from_file(str(path), True, size, dtype=torch.uint8)
+    else:
+        mapped = torch.empty(0, dtype=torch.uint8, device="cpu")
     storage = mapped.untyped_storage()
-    return {
-        name: _tensor_view(storage, offsets[name], spec) if spec.nbytes else empty(spec) for name, spec in specs.items()
-    }
+    tensors: dict[str, torch.Tensor] = {}
+    for name, spec in specs.items():
+        if spec.nbytes:
+            tensors[name] = _tensor_view(storage, offsets[name], spec)
+        else:
+            tensors[name] = empty(spec)
+    return tensors
 
 
 def _tensor_view(storage: torch.UntypedStorage, begin: int, spec: TensorSpec) -> torch.Tensor:

@@ -31,7 +31,9 @@ class _Planner(DefaultSavePlanner):
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """See DefaultSavePlanner."""
-        return object if isinstance(object, io.BytesIO) else super().transform_object(write_item, object)
+        if isinstance(object, io.BytesIO):
+            return object
+        return super().transform_object(write_item, object)
 
 
 def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None:

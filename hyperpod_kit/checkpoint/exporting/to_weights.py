@@ -55,11 +55,12 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
         if to == "huggingface":
             pretrained = pretrained_layout(checkpoint_id, tree)
             adapter_names = pretrained.get("names") or {}
-            file = path / ("adapter_model.safetensors" if adapter_names else WEIGHTS)
+            file = path / WEIGHTS
+            if adapter_names:
+                file = path / "adapter_model.safetensors"
             full_names = {short: name for name, short in names.items()}
-            names = (
-                {full_names[short]: peft_name for short, peft_name in adapter_names.items()} if adapter_names else names
-            )
+            if adapter_names:
+                names = {full_names[short]: peft_name for short, peft_name in adapter_names.items()}
             _make_directory(path, pretrained["files"])
         counted = CountedBytes(body.total_bytes, progress)
         tensors = gathered_tensors.read(
@@ -76,12 +77,12 @@ def count_per_rank(names: Iterable[str]) -> int:
 
 def model_names(stored_names: set[str]) -> dict[str, str]:
     """Of the model's tensors: our name -> that in the model."""
-    return {
-        name: name[len(prefix) :]
-        for name in stored_names
-        for prefix in ("model.", _PER_RANK_MODEL)
-        if name.startswith(prefix)
-    }
+    names: dict[str, str] = {}
+    for name in stored_names:
+        for prefix in ("model.", _PER_RANK_MODEL):
+            if name.startswith(prefix):
+                names[name] = name[len(prefix) :]
+    return names
 
 
 def pretrained_layout(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,9 @@ class FileBytes:
         self._files.fill(self._path, view, self._begin + at)
         if self._crc is None:
             return
-        self._sum = zlib.crc32(view, self._sum if at else 0)
+        if at == 0:
+            self._sum = 0
+        self._sum = zlib.crc32(view, self._sum)
         if at + len(view) == self._size and self._sum != self._crc:
             raise CheckpointError(
                 f"{self._path} is damaged: Bad CRC-32 of the {self._size} bytes from {self._begin} on",

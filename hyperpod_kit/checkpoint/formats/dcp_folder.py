@@ -130,7 +130,9 @@ def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.M
             _require_type(key, dcp_metadata.MetadataIndex, "a key", folder),
             _require_type(info, _StorageInfo, "a place", folder),
         )
-        offset = index.offset if index.offset is None else tuple(index.offset)
+        offset = index.offset
+        if offset is not None:
+            offset = tuple(offset)
         ranges[_require_type(index.fqn, str, "a name", folder), offset] = _item_range(folder, index.fqn, storage_info)
     _require_disjoint(folder, ranges)
     chunks: dict[str, tuple[ImportedPiece, ...]] = {}
@@ -185,7 +187,10 @@ def _read_chunk(
     if stored.dtype not in NAMES:
         raise UsageError(f"{name} is a tensor of {stored.dtype}, which a checkpoint cannot hold", hint="convert it")
     is_partial = shape != full_shape
-    spec = spec_of(name, NAMES[stored.dtype], shape, offsets if is_partial else (), full_shape if is_partial else ())
+    if is_partial:
+        spec = spec_of(name, NAMES[stored.dtype], shape, offsets, full_shape)
+    else:
+        spec = spec_of(name, NAMES[stored.dtype], shape, (), ())
     return ImportedPiece(spec, stored.source(files, item_range.path)), stored.crc is not None
 
 
@@ -239,7 +244,9 @@ def _load_metadata(folder: Path) -> dcp_metadata.Metadata:
             hint="name the directory that was its checkpoint_id",
         ) from None
     except UNPICKLE_ERRORS as err:
-        reason = str(err) if isinstance(err, pickle.UnpicklingError) else repr(err)
+        reason = repr(err)
+        if isinstance(err, pickle.UnpicklingError):
+            reason = str(err)
         raise CheckpointError(f"{path} is damaged, or not torch's: {reason}", hint=_COPY_HINT) from None
     metadata: dcp_metadata.Metadata = _require_type(loaded, dcp_metadata.Metadata, "it", folder)
     return metadata
@@ -260,7 +267,9 @@ class _Records(RestrictedUnpickler):
             return _IgnoredClass
         if (module, name) == ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"):
             return dcp_metadata.Metadata  # of which it was a subclass in 0.15
-        kind = getattr(torch, name, None) if module == "torch" else None
+        kind = None
+        if module == "torch":
+            kind = getattr(torch, name, None)
         if isinstance(kind, (torch.dtype, torch.layout)):
             return kind
         raise pickle.UnpicklingError(f"it names {module}.{name}")
@@ -270,11 +279,16 @@ def _checked_paths(folder: Path, planner_data: Any) -> dict[str, tuple[str | int
     if not isinstance(planner_data, dict):
         return {}
     for name, path in planner_data.items():
-        parts = path if isinstance(path, tuple) else ()
-        is_valid = isinstance(name, str) and 0 < len(parts) <= _MAX_DEPTH
-        if not is_valid or any(type(part) not in (str, int) for part in parts):
+        if not isinstance(name, str) or not _is_path(path):
             raise CheckpointError(f"{folder / METADATA} has the path {str(path)[:80]!r}", hint=_COPY_HINT)
     return dict(planner_data)
+
+
+def _is_path(path: Any) -> bool:
+    """Whether it is a tuple of names and numbers, not longer than a state is deep."""
+    if not isinstance(path, tuple) or not 0 < len(path) <= _MAX_DEPTH:
+        return False
+    return all(type(part) in (str, int) for part in path)
 
 
 def _require_type(value: Any, kind: type, what: str, folder: Path) -> Any:

@@ -47,7 +47,9 @@ class StoredTensor(NamedTuple):
     def source(self, files: ImportedFiles, path: Path) -> ByteSource:
         """Its bytes in the order of its dimensions. One whose items lie otherwise is held whole while it is read."""
         stored = FileBytes(files, path, self.begin, self.size, self.crc)
-        return stored if _is_contiguous(self) else _ReorderedBytes(stored, self)
+        if _is_contiguous(self):
+            return stored
+        return _ReorderedBytes(stored, self)
 
 
 def verify_checksums(path: Path, hint: str) -> bool:
@@ -117,9 +119,10 @@ def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> St
             f"{path} is damaged, or not as torch.save writes tensors: {err}; {size} bytes from {begin} on",
             hint="copy it here again, or take another checkpoint",
         ) from None
-    return StoredTensor(
-        pickled.dtype, pickled.shape, pickled.stride, data_begin, nbytes, entry.CRC if has_checksums else None
-    )
+    crc = None
+    if has_checksums:
+        crc = entry.CRC
+    return StoredTensor(pickled.dtype, pickled.shape, pickled.stride, data_begin, nbytes, crc)
 
 
 class _EmbeddedZip(NamedTuple):
@@ -158,7 +161,9 @@ def load_value(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise zipfile.BadZipFile("it is compressed, which torch.save never does")
-            bad = archive.testzip() if any(entry.CRC for entry in entries) else None
+            bad = None
+            if any(entry.CRC for entry in entries):
+                bad = archive.testzip()
         if bad is not None:
             raise zipfile.BadZipFile(f"Bad CRC-32 of {bad}")
         data.seek(0)
@@ -239,7 +244,9 @@ class _TensorPickle(RestrictedUnpickler):
             return dict
         if (module, name) == ("torch.storage", "UntypedStorage"):
             return None
-        kind = getattr(torch, name, None) if module == "torch" else None
+        kind = None
+        if module == "torch":
+            kind = getattr(torch, name, None)
         if isinstance(kind, torch.dtype):
             return kind
         if isinstance(kind, type) and issubclass(kind, torch.storage._LegacyStorage):

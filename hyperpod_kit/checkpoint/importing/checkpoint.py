@@ -88,9 +88,12 @@ def import_checkpoint(
         raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
     with open_files() as files:
         inspected = _inspect_deepspeed(path, tag) if kind == "deepspeed" else _INSPECTORS[kind](files, path)
-        chosen_step = (
-            step if step is not None else inspected.step if inspected.step is not None else _step_in_name(path)
-        )
+        if step is not None:
+            chosen_step = step
+        elif inspected.step is not None:
+            chosen_step = inspected.step
+        else:
+            chosen_step = _step_in_name(path)
         source_id = origin.fingerprint(inspected.files_directory or path, kind, chosen_step)
         existing = origin.find_import(store, source_id)
         if existing is not None:

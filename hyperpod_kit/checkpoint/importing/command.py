@@ -66,11 +66,15 @@ def _import(args: argparse.Namespace) -> int:
         terminal.data({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
         return 0
     if imported.unchecked:
-        unit = "tensors" if args.kind in ("dcp", "megatron") else "files"
+        unit = "files"
+        if args.kind in ("dcp", "megatron"):
+            unit = "tensors"
         terminal.say(
             f"{imported.unchecked} {unit} were written without check sums: a changed byte would not have been seen"
         )
-    ranks_text = f" of {imported.ranks} ranks" if args.kind == "deepspeed" else ""
+    ranks_text = ""
+    if args.kind == "deepspeed":
+        ranks_text = f" of {imported.ranks} ranks"
     if imported.already:
         outcome = f"imported before, it is {imported.attempt} of {args.output}"
     elif args.dry_run:

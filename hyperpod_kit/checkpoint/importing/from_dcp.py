@@ -22,7 +22,9 @@ def rank_parts(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:
     tree = imported.encode(_nested(items, folder))
     for number in range(folder.max_chunks):
         pieces = [boxes[number] for boxes in folder.chunks.values() if number < len(boxes)]
-        yield RankPart([*pieces, *(imported.pieces if not number else ())], tree)
+        if number == 0:
+            pieces += imported.pieces
+        yield RankPart(pieces, tree)
 
 
 class _PathContainer(dict[Any, Any]):

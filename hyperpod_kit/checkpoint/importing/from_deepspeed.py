@@ -44,11 +44,14 @@ def inspect_tag(folder: Path, tag: str | None = None) -> ZeroFolder:
     Raises UsageError for what is not such a folder, or is of a kind that cannot be taken over, CheckpointError for
     what is missing, damaged or does not belong together, OSError.
     """
-    chosen = tag if tag is not None else _read_latest(folder)
+    if tag is None:
+        chosen, origin = _read_latest(folder), f", which {_LATEST} names"
+    else:
+        chosen, origin = tag, ""
     path = folder / chosen
     if chosen in ("", ".", "..") or "/" in chosen or not path.is_dir():
         raise CheckpointError(
-            f"{folder} has no directory {chosen!r}{'' if tag is not None else f', which {_LATEST} names'}",
+            f"{folder} has no directory {chosen!r}{origin}",
             hint=f"--tag with one of these: {', '.join(_tags(folder)) or 'there is none'}",
         )
     files = _files_by_rank(path)
@@ -84,14 +87,16 @@ def _read_latest(folder: Path) -> str:
         if not folder.is_dir():
             raise Absent(f"{folder} is no directory", hint="name the save_dir of engine.save_checkpoint") from None
         tags = _tags(folder)
-        raise UsageError(
-            f"{folder} has no file {_LATEST}, which names the checkpoint that counts",
-            hint=f"--tag with one of these: {', '.join(tags)}" if tags else "name what save_checkpoint was given",
-        ) from None
+        hint = "name what save_checkpoint was given"
+        if tags:
+            hint = f"--tag with one of these: {', '.join(tags)}"
+        raise UsageError(f"{folder} has no file {_LATEST}, which names the checkpoint that counts", hint=hint) from None
 
 
 def _tags(folder: Path) -> list[str]:
-    return sorted(path.parent.name for path in folder.glob(f"*/*{_MODEL}"))[:8] if folder.is_dir() else []
+    if folder.is_dir():
+        return sorted(path.parent.name for path in folder.glob(f"*/*{_MODEL}"))[:8]
+    return []
 
 
 def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
@@ -131,7 +136,9 @@ def _files_by_rank(path: Path) -> tuple[tuple[str, ...], ...]:
         missing += [f"model_states of rank {rank}" for rank in range(world) if rank not in models]
     if missing:
         raise CheckpointError(f"{path} is not whole, it lacks {_shortened(missing)}", hint=_SAVE_HINT)
-    return tuple((*shared, *([models[rank]] if models else []), optimizers[rank]) for rank in range(world))
+    if models:
+        return tuple((*shared, models[rank], optimizers[rank]) for rank in range(world))
+    return tuple((*shared, optimizers[rank]) for rank in range(world))
 
 
 def _first_names(per_rank: dict[tuple[str, str], dict[int, str]]) -> list[str]:
@@ -139,7 +146,10 @@ def _first_names(per_rank: dict[tuple[str, str], dict[int, str]]) -> list[str]:
 
 
 def _shortened(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    shown = ", ".join(names[:4])
+    if len(names) > 4:
+        return f"{shown} and {len(names) - 4} more"
+    return shown
 
 
 # --- what is in them --------------------------------------------------------------------------------------------
@@ -197,7 +207,9 @@ def _consistent_step(path: Path, tag: str, files: tuple[tuple[str, ...], ...]) -
             hint=f"where that is meant: {_ALTERNATIVE_HINT}",
         )
     numbers = re.findall(r"\d+", tag)
-    return int(numbers[-1]) if numbers else done
+    if numbers:
+        return int(numbers[-1])
+    return done
 
 
 def _require_entry(path: Path, contents: dict[Any, Any], key: str, kind: type) -> Any:

@@ -40,4 +40,6 @@ def trainer_step(folder: Path) -> int:
         if type(step) is int and step >= 0:
             return step
     match = _FOLDER.fullmatch(folder.resolve().name)
-    return int(match.group(1)) if match else 0
+    if match:
+        return int(match.group(1))
+    return 0

@@ -45,10 +45,7 @@ class ImportedTree:
             if name == codec.RECORDS and isinstance(value, int):
                 continue  # of the tree that was exported: here no record of a tensor says its type and shape
             if name in _SAVE_METADATA:
-                if (
-                    isinstance(value, (list, dict))
-                    and set(value if isinstance(value, dict) else ()) <= _SAVE_METADATA[name]
-                ):
+                if isinstance(value, list) or (isinstance(value, dict) and set(value) <= _SAVE_METADATA[name]):
                     continue
                 raise _reserved_name_error(name)
             if name in _STATE_PARTS and not isinstance(value, _STATE_PARTS[name]):
@@ -69,7 +66,9 @@ class ImportedTree:
         self._used_names.add(path)
         flags = tensor.is_conj(), tensor.is_neg()
         memory_key = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), flags
-        first = self._ties.setdefault(memory_key, path) if tensor.numel() else path
+        first = path
+        if tensor.numel():
+            first = self._ties.setdefault(memory_key, path)
         if first == path:
             self.pieces.append(
                 ImportedPiece(TensorSpec(path, NAMES[tensor.dtype], tuple(tensor.shape)), TensorBytes(tensor))

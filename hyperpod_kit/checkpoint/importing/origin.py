@@ -29,7 +29,9 @@ def source_path(source: str | os.PathLike[str]) -> Path:
 def fingerprint(source: Path, kind: str, step: int) -> str:
     """Of what lies at `source` (of a directory what is right in it): names, sizes and times. Raises OSError."""
     resolved = source.resolve()
-    files = [resolved] if not resolved.is_dir() else sorted(path for path in resolved.iterdir() if path.is_file())
+    files = [resolved]
+    if resolved.is_dir():
+        files = sorted(path for path in resolved.iterdir() if path.is_file())
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([str(resolved), kind, step, facts]).encode()).hexdigest()
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.bundle import manifest as bundle_manifest
 from hyperpod_kit.bundle.sources import EXAMPLE
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.agent import (
     control_page,
     greeting,
@@ -634,9 +634,9 @@ FORMATS = (
     Format(
         "hpk-ranks/5",
         "ranks.value",
-        lambda data: values.unpack(data, "rank 1"),
+        lambda data: wire_values.unpack(data, "rank 1"),
         ("seq", 5, None, 0.5, b"raw", ("a", "b")),
-        lambda: values.pack(("seq", 5, None, 0.5, b"raw", ("a", "b"))),
+        lambda: wire_values.pack(("seq", 5, None, 0.5, b"raw", ("a", "b"))),
     ),
 )
 

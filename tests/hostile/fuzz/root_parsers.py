@@ -82,7 +82,7 @@ def read_values(data: bytes) -> None:
     saved_tree.require_sound(tree)
     list(codec.tensor_names(tree))
     list(codec.records(tree))
-    codec.renamed(TREE, tree)
+    codec.saved_names(TREE, tree)
     codec.decode(tree, lambda name: None, plain=True)  # type: ignore[arg-type, return-value]
     codec.decode(tree, TENSORS.__getitem__)
 

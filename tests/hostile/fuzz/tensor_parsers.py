@@ -122,9 +122,9 @@ def read_tensors(data: bytes) -> None:
 
 def _compare(store: MemoryStore) -> None:
     made = diff(CheckpointAt(store, ATTEMPTS[0]), CheckpointAt(store, ATTEMPTS[1]))
-    json.dumps(command._json(made))
+    json.dumps(command._to_json(made))
     with contextlib.redirect_stdout(open(os.devnull, "w")):
-        command._show(made, 50)
+        command._print(made, 50)
 
 
 def _match(store: MemoryStore) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Callable, List, Sequence, Tuple
 
 from hyperpod_kit.bundle import packages
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store import s3_http
 from hyperpod_kit.checkpoint.repository.store.s3_connections import S3Broken
@@ -149,12 +149,12 @@ TOLD = (
 
 
 def read_told(data: bytes) -> None:
-    found = values.unpack(data, "rank 3")
+    found = wire_values.unpack(data, "rank 3")
     str(found)
 
 
 def some_told(rng: Random) -> bytes:
-    whole = values.pack(list(TOLD))
+    whole = wire_values.pack(list(TOLD))
     if rng.random() < 0.2:
         return some_bytes(rng, whole, [whole], [])
     size = int.from_bytes(whole[:8], "little")
@@ -221,7 +221,7 @@ PARSERS = [
         of_bytes(DEBS, [packages.AR_MAGIC, b"`\n", b"debian-binary", b"ustar\x0000", b"\xfd7zXZ\x00"]),
         DEBS,
     ),
-    a_tool("checkpoint: what ranks tell", read_told, (CheckpointError,), some_told, [values.pack(list(TOLD))]),
+    a_tool("checkpoint: what ranks tell", read_told, (CheckpointError,), some_told, [wire_values.pack(list(TOLD))]),
     a_tool("fan-out: words of tasks", read_task, (), of_rows(*SAID), [js(one) for one in SAID]),
     a_tool(
         "node: lease on Slurm's state",

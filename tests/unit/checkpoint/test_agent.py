@@ -14,7 +14,7 @@ from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, TakeOver
 from hyperpod_kit.checkpoint.agent.seal import seal
-from hyperpod_kit.checkpoint.keeper import AgentKeeper
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -149,7 +149,7 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
             slot = capture(rank=rank, world=2, chunk=CHUNK)
             seal(slot)
             slot.move(SlotState.SEALED)
-    run = start(world=2, make=AgentKeeper, local=str(tmp_path / "disk"), rank_env={1: {"HPK_FAILPOINT": place}})
+    run = start(world=2, make=AgentSupervisor, local=str(tmp_path / "disk"), rank_env={1: {"HPK_FAILPOINT": place}})
     run.settle((1, 1, "abc123") if kept else None)
     if not kept:
         save(run, capture, 1)

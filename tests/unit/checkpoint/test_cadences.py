@@ -102,7 +102,7 @@ def test_a_trainer_that_dies_leaves_the_newest_to_its_agent(root: str) -> None:
     for step in range(3):
         assert manager.save(step, state_of(step), tier="memory").wait(timeout=60)
     assert committed(root) == []
-    manager._agent.let_go()  # what the kernel does when the trainer is killed
+    manager._agent.detach()  # what the kernel does when the trainer is killed
     until(lambda: committed(root) == [2], what="the newest on storage, and no other")
 
 

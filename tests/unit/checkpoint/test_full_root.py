@@ -17,7 +17,7 @@ import torch
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest
-from hyperpod_kit.checkpoint.room_on_root import keeps_one
+from hyperpod_kit.checkpoint.root_capacity import keeps_one
 from hyperpod_kit.errors import CheckpointError
 from tests.support.rows import full
 

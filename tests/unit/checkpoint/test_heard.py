@@ -35,7 +35,7 @@ def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **m
     handle = saves.new(10 * seq, 1, seq)
     event = agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
     assert event is not None
-    saves.hear(event, KEY)
+    saves.handle_event(event, KEY)
     assert handle.final
 
 
@@ -70,11 +70,11 @@ def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_
         "save of step 90: failed: the disk is full; the 8th in a row; newest durable is step 10, 12 min ago",
     ]
     with pytest.warns(RuntimeWarning) as heard:
-        saves.speak(1)
+        saves.emit_warnings(1)
     assert len(heard) == 4 and all(item.filename == __file__ for item in heard)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        saves.speak(1)  # each is said once
+        saves.emit_warnings(1)  # each is said once
     ended(saves, 12, "durable")
     ended(saves, 13, "dropped", "rank 1 went on without it")
     assert caplog.messages[-1].startswith("save of step 130: dropped: rank 1 went on without it; newest durable is ")
@@ -218,7 +218,7 @@ def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(roo
         manager.save(0, state)
         raise RuntimeError("in the loop")
     os.kill(manager._agent.pid, signal.SIGCONT)
-    assert manager._agent.wait_end(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
+    assert manager._agent.wait_exit(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
     with pytest.raises(CheckpointError, match="is closed"):
         manager.step(1, state)
     torch.nn.init.constant_(weight_of(state), 4.0)

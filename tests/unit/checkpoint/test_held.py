@@ -141,7 +141,7 @@ def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: D
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, holders, owned  # noqa: E402
+from hyperpod_kit.checkpoint import codec, per_rank_paths, placement  # noqa: E402
 from hyperpod_kit.checkpoint.submeshes import TensorLayout  # noqa: E402
 
 
@@ -149,7 +149,7 @@ class Group:
     """Ranks as threads."""
 
     def __init__(self, rank: int, said: List[Any], all_here: threading.Barrier) -> None:
-        self.rank, self.holders = rank, holders.Holders(rank)
+        self.rank, self.placement = rank, placement.NamePlacement(rank)
         self._said, self._all_here = said, all_here
 
     def global_rank(self, rank: int) -> int:
@@ -163,12 +163,12 @@ class Group:
         return found
 
 
-def _agree(*names: Dict[str, TensorLayout]) -> List[holders.Holders]:
+def _agree(*names: Dict[str, TensorLayout]) -> List[placement.NamePlacement]:
     said, all_here = [None] * len(names), threading.Barrier(len(names))
     ranks = [Group(rank, said, all_here) for rank in range(len(names))]
     with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(holders.agree, ranks, names))
-    return [mine.holders for mine in ranks]
+        list(pool.map(placement.agree, ranks, names))
+    return [mine.placement for mine in ranks]
 
 
 def _plain(**kinds: str) -> Dict[str, TensorLayout]:
@@ -177,7 +177,7 @@ def _plain(**kinds: str) -> Dict[str, TensorLayout]:
 
 def test_ranks_with_the_same_names_know_of_nothing_else() -> None:
     for found in _agree(_plain(model_a="x"), _plain(model_a="x")):
-        assert found.known == {} and found.of("model.a") is None and found.of("anything") is None
+        assert found.ranks_by_name == {} and found.of("model.a") is None and found.of("anything") is None
 
 
 def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_have_its_neighbours() -> None:
@@ -205,7 +205,7 @@ def test_sub_meshes_that_hold_a_tensor_alike_are_known_by_its_name_its_state_and
     even, odd = {"model.w": _on(0, 2)}, {"model.w": _on(1, 3)}
     for rank, found in enumerate(_agree(even, odd, even, odd)):
         mine = (rank % 2, rank % 2 + 2)
-        assert found.known == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
+        assert found.ranks_by_name == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
         assert found.submeshes("optimizer.state.w.exp_avg", mine) == ((0, 2), (1, 3))
         assert found.submeshes("extra.late", mine) == ((0, 2), (1, 3))
         assert found.submeshes("model.w", (0, 1, 2, 3)) == ()
@@ -257,7 +257,7 @@ def test_optimizers_whose_parameters_have_numbers_alone_are_not_refused() -> Non
     ],
 )
 def test_own_is_what_is_named_and_what_the_optimizer_has_for_it(own: Any, yes: List[str], no: List[str]) -> None:
-    found = owned.Owned(own, {})
+    found = per_rank_paths.PerRankPaths(own, {})
     assert all(path in found for path in yes) and not any(path in found for path in no)
 
 
@@ -265,12 +265,12 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(11)), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     things = {"model": model, "optimizer": optimizer}
-    second = owned.Owned([model[1]], things)
+    second = per_rank_paths.PerRankPaths([model[1]], things)
     assert "model.1.weight" in second and "model.10.bias" not in second
-    assert "optimizer.state.0.weight.momentum" in owned.Owned([model[0].weight], things)
-    assert "model.11.running_mean" in owned.Owned([model[11].running_mean], things)
-    assert "optimizer.state.0.bias.momentum" in owned.Owned([optimizer], things)
-    assert "model.0.weight" in owned.Owned([model], things)
+    assert "optimizer.state.0.weight.momentum" in per_rank_paths.PerRankPaths([model[0].weight], things)
+    assert "model.11.running_mean" in per_rank_paths.PerRankPaths([model[11].running_mean], things)
+    assert "optimizer.state.0.bias.momentum" in per_rank_paths.PerRankPaths([optimizer], things)
+    assert "model.0.weight" in per_rank_paths.PerRankPaths([model], things)
     for bad, kind in (
         ("weight", ValueError),
         (torch.nn.Linear(2, 2), ValueError),
@@ -279,7 +279,7 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
         (torch.optim.SGD([torch.zeros(1)], 0.1), ValueError),
     ):
         with pytest.raises(kind, match="own"):
-            owned.Owned([bad], things)
+            per_rank_paths.PerRankPaths([bad], things)
 
 
 def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
@@ -288,4 +288,4 @@ def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
 
     live = {"a": leaf("model.a"), "b": [leaf("rank.00002.b")], "tied": leaf("model.a"), "new": leaf("model.new")}
     saved = {"a": leaf("model.a"), "b": [leaf("rank.00000.b")], "tied": leaf("model.tied"), "extra": leaf("x")}
-    assert codec.renamed(live, saved) == {"rank.00002.b": "rank.00000.b"}
+    assert codec.saved_names(live, saved) == {"rank.00002.b": "rank.00000.b"}

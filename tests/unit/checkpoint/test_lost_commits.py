@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State, loading, weights
 from hyperpod_kit.checkpoint.adapters import huggingface
-from hyperpod_kit.checkpoint.commands import look, rebuild
+from hyperpod_kit.checkpoint.commands import inspection, rebuild
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit,
@@ -373,7 +373,7 @@ def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.Ca
     with refused:
         huggingface.get_last_checkpoint(root)
     with refused:
-        look.newest(open_store(str(root)))
+        inspection.newest_checkpoint(open_store(str(root)))
     record = shared_decision.decide(str(root), str(root / STATE), "0@n1")
     assert (record["from"], record["error"]) == (None, "NoValidCheckpoint")
     assert [entry.attempt for entry in catalog.attempts(str(root))] == names

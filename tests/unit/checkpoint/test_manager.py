@@ -261,8 +261,8 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
     handle = manager.save(0, job.state)
-    manager._agent.let_go()  # what the kernel does when the trainer dies
-    assert manager._agent.wait_end(10)
+    manager._agent.detach()  # what the kernel does when the trainer dies
+    assert manager._agent.wait_exit(10)
     assert [entry.committed for entry in catalog.attempts(root)] == [True]
     assert process.identify(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.commands import cli

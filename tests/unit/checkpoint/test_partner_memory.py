@@ -14,16 +14,16 @@ import pytest
 from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_wire, seal, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.persist import Pace
-from hyperpod_kit.checkpoint.partner_link import whence
-from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
+from hyperpod_kit.checkpoint.partner_link import plan_fetches
+from hyperpod_kit.checkpoint.partners import RankNode, partners, switch_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
 
 
-def on(*nodes: str) -> list[RankPlace]:
+def on(*nodes: str) -> list[RankNode]:
     """Ranks on nodes called switch/node."""
-    return [RankPlace((name, "/dev/shm"), name.partition("/")[0]) for name in nodes]
+    return [RankNode((name, "/dev/shm"), name.partition("/")[0]) for name in nodes]
 
 
 def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_any() -> None:
@@ -41,11 +41,11 @@ def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_an
 
 def test_what_is_fetched_is_the_newest_that_all_ranks_can_have() -> None:
     old, new, newer = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
-    assert whence([[old, new], [old, new]], [[], []]) == {}
-    assert whence([[old, new], []], [[(1, old), (1, new)], []]) == {1: (0, new)}
-    assert whence([[old, newer], []], [[(1, old)], []]) == {1: (0, old)}
-    assert whence([[newer], []], [[], []]) == {}
-    assert whence([[], [old], []], [[], [(0, old)], [(2, old)]]) == {0: (1, old), 2: (2, old)}
+    assert plan_fetches([[old, new], [old, new]], [[], []]) == {}
+    assert plan_fetches([[old, new], []], [[(1, old), (1, new)], []]) == {1: (0, new)}
+    assert plan_fetches([[old, newer], []], [[(1, old)], []]) == {1: (0, old)}
+    assert plan_fetches([[newer], []], [[], []]) == {}
+    assert plan_fetches([[], [old], []], [[], [(0, old)], [(2, old)]]) == {0: (1, old), 2: (2, old)}
 
 
 @pytest.fixture

@@ -279,5 +279,5 @@ def test_a_commit_goes_on_where_an_agent_of_another_release_died(tmp_path: Path,
     (root / name / "MANIFEST.json").unlink()
     (root / name / "extra.json").write_bytes(sealed_text.without_seal(extra))
     with pytest.raises(CheckpointError, match="does not prove itself"):
-        rebuild.manifest_of(store, name, identity.RunIdentity(body.run, body.run_id))
+        rebuild.rebuild_manifest(store, name, identity.RunIdentity(body.run, body.run_id))
     commit.commit(store, name, body, extra, (root / name / "index.bin").read_bytes())

@@ -113,7 +113,7 @@ def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import comparing, copier, folding  # noqa: E402
+from hyperpod_kit.checkpoint import memory_copy, replica_check, tensor_digest  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
 from hyperpod_kit.checkpoint.tensors import TensorPiece  # noqa: E402
 
@@ -141,15 +141,15 @@ def _pieces(tensors: List[Any]) -> List[TensorPiece]:
 
 
 def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[str]]:
-    made = comparing.Comparison(_pieces(tensors), "xxh3")
-    pool = copier.Copier(threads)
+    made = replica_check.Comparison(_pieces(tensors), "xxh3")
+    pool = memory_copy.Copier(threads)
     pool.start(made.work(early=True) + made.work(early=False)).wait()
     pool.close()
-    return made.held(), [value for _, _, value in made.tensors("all")]
+    return made.digests(), [value for _, _, value in made.tensors("all")]
 
 
 def _fold(tensors: List[Any]) -> List[str]:
-    return [bytes(row.numpy().tobytes()).hex() for row in folding.fold(tensors)]
+    return [bytes(row.numpy().tobytes()).hex() for row in tensor_digest.digest_tensors(tensors)]
 
 
 @pytest.mark.parametrize("digest", [lambda tensors: _digest(tensors)[1], _fold])
@@ -190,65 +190,65 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
     assert _digest(tensors, 1) == _digest(tensors, 3)
     held, values = _digest(tensors)
     assert set(held) == {"all"} and len(values) == len(tensors)
-    made = comparing.Comparison(
+    made = replica_check.Comparison(
         [
             TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False, holders=holders)
             for holders in ((0, 1), (0, 2), (0, 1))
         ],
         "xxh3",
     )
-    assert len(made.held()) == 2 and comparing.holders_name((0, 1)) != comparing.holders_name((0, 2))
+    assert len(made.digests()) == 2 and replica_check.holders_name((0, 1)) != replica_check.holders_name((0, 2))
 
 
 def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_one_alone() -> None:
     tensors = _tensors()
-    pieces, pool = _pieces(tensors), copier.Copier(1)
-    every = comparing.Comparing(1, "xxh3")
+    pieces, pool = _pieces(tensors), memory_copy.Copier(1)
+    every = replica_check.ReplicaCheck(1, "xxh3")
 
     def compare(seq: int) -> Any:
         made = every.begin(seq, "p", pieces, last=False)
         assert made is not None
         pool.start(made.work(early=True) + made.work(early=False)).wait()
-        return made, made.held()
+        return made, made.digests()
 
     first, before = compare(1)
     tensors[5][0] ^= 1
     second, after = compare(2)
     assert second is not first and after != before and every.tensors(1, "all") == first.tensors("all")
-    every.found_equal(1)
-    every.found_equal(2)
+    every.mark_equal(1)
+    every.mark_equal(2)
     tensors[5][0] ^= 1
     third, again = compare(3)
     assert third is second and again == before == {"all": _digest_of(third)}
-    assert comparing.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
+    assert replica_check.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
     pool.close()
 
 
-def _digest_of(made: comparing.Comparison) -> str:
+def _digest_of(made: replica_check.Comparison) -> str:
     return replicas.combined(made.tensors("all"))
 
 
 def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_again() -> None:
     pieces = _pieces([torch.zeros(2)])
-    one = comparing.Comparing(4, "xxh3")
+    one = replica_check.ReplicaCheck(4, "xxh3")
 
     def begins(seq: int, plan: str = "p", last: bool = False) -> bool:
         return one.begin(seq, plan, pieces, last=last) is not None
 
     assert begins(1) and begins(2)  # nobody has said yet how the first one ended
     assert begins(3)
-    one.found_equal(2)
-    one.found_equal(3)
+    one.mark_equal(2)
+    one.mark_equal(3)
     assert not begins(5) and not begins(6) and begins(6, last=True)
-    one.found_equal(6)
+    one.mark_equal(6)
     assert not begins(7) and begins(7, plan="q")
-    one.found_equal(7)
+    one.mark_equal(7)
     assert begins(8, plan="q") and one.tensors(8, "all") is not None
-    one.lost(8)
+    one.forget(8)
     assert begins(9, plan="q") and one.tensors(8, "all") is None
-    assert comparing.Comparing(None, "xxh3").begin(1, "p", pieces, last=True) is None
+    assert replica_check.ReplicaCheck(None, "xxh3").begin(1, "p", pieces, last=True) is None
     alone = [TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
-    assert comparing.Comparing(1, "xxh3").begin(1, "p", alone, last=True) is None
+    assert replica_check.ReplicaCheck(1, "xxh3").begin(1, "p", alone, last=True) is None
     for bad in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="compare is"):
-            comparing.Comparing(bad, "xxh3")  # type: ignore[arg-type]
+            replica_check.ReplicaCheck(bad, "xxh3")  # type: ignore[arg-type]

@@ -77,8 +77,8 @@ class Site:
             open_store(str(self.root)),
             state,
             nearer=candidate_run.NearerTiers(self.run_id, slots, str(self.local), threads=1),
-            held=[candidates.here(slots, str(self.local), self.run_id, 0)],
-            told=candidates.ResumeFrom(first),
+            copies_of_ranks=[candidates.local_copies(slots, str(self.local), self.run_id, 0)],
+            resume_from=candidates.ResumeFrom(first),
         ).got
         weight = weight_of(state).detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
@@ -156,12 +156,12 @@ def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committe
     """A part of what is committed and was passed over by `job run` is left on a node's disk."""
     older = next(entry.attempt for entry in selection.walk(str(site.root)) if entry.attempt != site.attempt)
     parts = local.store(str(site.local), shm_slots.run_hash(site.run_id))
-    held = candidates.here([], str(site.local), site.run_id, 0)
-    assert [one.attempt for one in held] == [site.attempt] and parts.list()
+    held = candidates.local_copies([], str(site.local), site.run_id, 0)
+    assert [one.checkpoint_id for one in held] == [site.attempt] and parts.list()
     ranks = Ranks()
     found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], candidates.ResumeFrom(older)))
-    assert [one.attempt for one in found] == [site.attempt, older]
-    assert found[0].passed == f"newer than {older}, which this run was told of, and not saved by this attempt"
+    assert [one.checkpoint_id for one in found] == [site.attempt, older]
+    assert found[0].skip_reason == f"newer than {older}, which this run was told of, and not saved by this attempt"
 
 
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event) -> None:
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100))
-    pool.planned()
+    pool.wait_until_planned()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.number == 0 and not gate.is_set()
     first.memory.put(Page().to(SlotState.WRITING))
@@ -57,12 +57,12 @@ def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Pat
     pool = SlotPool("run", 0, 3)
     if before is not None:  # a state that has grown
         pool.prepare(lambda: (before, 100))
-        pool.settle()
+        pool.join()
     first = pool.acquire(LARGER, 100)
     assert first is not None
     first.memory.put(Page().to(SlotState.WRITING))
     pool.complete(first)
-    pool.settle()
+    pool.join()
     assert [slot.room[0] >= LARGER.size for slot in pool.slots] == [True] * 3
     made = {id(slot) for slot in pool.slots}
     pool.complete(first)
@@ -103,7 +103,7 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
     for seqs, expected in (((5, 7, 0), [1]), ((9, 7, 0), [0]), ((0, 0, 0), [])):
         before = SlotPool("run", 0, 3)
         before.prepare(lambda: (LAYOUT, 100))
-        before.settle()
+        before.join()
         for slot, seq in enumerate(seqs):
             found = shm_slots.attach(before.folder, before._names[slot])
             found.put(Page(epoch=1, seq=seq).to(SlotState.WRITING) if seq else Page())
@@ -111,7 +111,7 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
         faulted.clear()
         after = SlotPool("run", 0, 3)
         after.attach()
-        after.settle()
+        after.join()
         assert faulted == expected
         after.close()
 
@@ -138,13 +138,13 @@ def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registe
     assert kept is not None
     kept.memory.put(Page().to(SlotState.WRITING))
     kept.memory.move(SlotState.CAPTURED)
-    earlier.settle()
+    earlier.join()
 
     pool = SlotPool("run", 0, 2)
     pool.attach()
     pool.prepare(lambda: (LAYOUT, 100), pin=True)
     second = pool.acquire(LAYOUT, 100)
-    pool.settle()
+    pool.join()
     assert second is not None and second.number == 1 and sorted(registered) == [0, 1]
     kept.memory.move(SlotState.FREE)
     first = pool.acquire(LAYOUT, 100)
@@ -160,6 +160,6 @@ def test_memory_that_the_driver_does_not_take_is_said_once(
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100), pin=True)
     assert pool.acquire(LAYOUT, 100) is not None
-    pool.settle()
+    pool.join()
     assert len(caplog.messages) == 1 and str(shm) in caplog.messages[0] and "tmpfs" in caplog.messages[0]
     pool.close()

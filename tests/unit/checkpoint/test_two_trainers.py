@@ -240,7 +240,7 @@ def test_a_trainer_is_stopped_at_its_next_save_on_every_path(tmp_path: Path, shm
     commit.claim_epoch(root, manager._start.run, above=0, job={})
     second = manager.save(1, state, on_busy="wait")
     assert not second.wait("durable", 60) and "taken by a newer start" in (second.reason or "")
-    until(lambda: manager._saves.taken)
+    until(lambda: manager._saves.taken_by)
     assert manager.reached(1) is False
     for save in (lambda: manager.save(2, state), lambda: manager.step(2, state)):
         with pytest.raises(RunIsOwned, match="taken by a newer start"):

@@ -18,19 +18,19 @@ from hyperpod_kit.errors import (
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 
-AGREED = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable)
+ERRORS_ON_ALL_RANKS = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable)
 """Errors of a restore that all ranks raise together."""
 
 
-def restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
+def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
     """To be called on the first rank. Tells nothing of another root than the job's own."""
     if isinstance(got, Fresh):
-        _tell(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
+        _report(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
     else:
-        _tell(root, RestoreVerdict(got.attempt, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
+        _report(root, RestoreVerdict(got.attempt, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
 
 
-def failed(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
+def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
     """The same where no checkpoint could be restored."""
     reasons: tuple[tuple[str, str], ...] = ()
     if isinstance(err, NoValidCheckpoint):
@@ -38,16 +38,18 @@ def failed(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ
     elif isinstance(err, StorageUnreadable):
         reasons = ((err.attempt, err.message),)
     # What to type is for whoever starts the job, and is no command on this node.
-    why = f"{err.message}: {err.hint}" if isinstance(err, NotEnoughSharedMemory) else err.message
-    _tell(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=why), env)
+    explanation = err.message
+    if isinstance(err, NotEnoughSharedMemory):
+        explanation = f"{err.message}: {err.hint}"
+    _report(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=explanation), env)
 
 
-def _tell(root: str, found: RestoreVerdict, env: Mapping[str, str]) -> None:
-    own = env.get(HPK_CHECKPOINT_ROOT)
-    if not own or os.path.realpath(own) != os.path.realpath(root):
+def _report(root: str, report: RestoreVerdict, env: Mapping[str, str]) -> None:
+    job_root = env.get(HPK_CHECKPOINT_ROOT)
+    if not job_root or os.path.realpath(job_root) != os.path.realpath(root):
         return
     try:
-        verdict.write_verdict(env, found)
+        verdict.write_verdict(env, report)
     except OSError as err:
         # Without it the budgets of the job count from what `job run` chose, which may be newer.
         warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)

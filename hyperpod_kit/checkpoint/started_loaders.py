@@ -13,7 +13,7 @@ def problem(objects: Mapping[str, Any]) -> CheckpointError | None:
 
     A loader with state of torchdata's kind gives the batches of its position to the *next* iterator that is made of it.
     """
-    names = sorted(name for name, thing in objects.items() if _is_begun(thing))
+    names = sorted(name for name, thing in objects.items() if _is_started(thing))
     if not names:
         return None
     return CheckpointError(
@@ -23,7 +23,7 @@ def problem(objects: Mapping[str, Any]) -> CheckpointError | None:
     )
 
 
-def _is_begun(thing: object) -> bool:
+def _is_started(thing: object) -> bool:
     if not (hasattr(thing, "__iter__") and hasattr(thing, "load_state_dict")) or hasattr(thing, "position_of"):
         return False
     iterator = getattr(thing, "_iterator", None)

@@ -46,9 +46,11 @@ _forgotten: list[OpenedManager] = []
 """Open ones that the program has no name for any more: their saves go on, and nobody can close them."""
 
 
-def holder(root: str) -> OpenedManager | None:
+def manager_of(root: str) -> OpenedManager | None:
     """The Manager of this root in this process that still has its agent."""
-    return next((one for one in _all() if one.protects and _place(one.root) == _place(root)), None)
+    return next(
+        (manager for manager in _all() if manager.protects and _real_root(manager.root) == _real_root(root)), None
+    )
 
 
 def enter(manager: OpenedManager) -> None:
@@ -61,7 +63,7 @@ def leave(manager: OpenedManager) -> None:
     """It is not any more."""
     _entered.discard(id(manager))
     _open[:] = [ref for ref in _open if ref() not in (None, manager)]
-    _forgotten[:] = [one for one in _forgotten if one is not manager]
+    _forgotten[:] = [other for other in _forgotten if other is not manager]
 
 
 def forget(manager: OpenedManager) -> None:
@@ -72,20 +74,22 @@ def forget(manager: OpenedManager) -> None:
 
 def close_forgotten(root: str) -> None:
     """Close what the program has forgotten, before another Manager of the root is made."""
-    if holder(root) is None:
+    if manager_of(root) is None:
         return
     gc.collect()  # it may lie in a ring of objects
-    for manager in [one for one in _forgotten if _place(one.root) == _place(root)]:
+    for manager in [other for other in _forgotten if _real_root(other.root) == _real_root(root)]:
         log.warning("a Manager of %s was never closed, and the program has lost it: it is closed now", root)
         manager.close()
 
 
 def _all() -> list[OpenedManager]:
-    return [one for one in (ref() for ref in _open) if one is not None] + _forgotten
+    return [manager for manager in (ref() for ref in _open) if manager is not None] + _forgotten
 
 
-def _place(root: str) -> str:
-    return root if "://" in root else os.path.realpath(root)
+def _real_root(root: str) -> str:
+    if "://" in root:
+        return root
+    return os.path.realpath(root)
 
 
 def _at_end() -> None:

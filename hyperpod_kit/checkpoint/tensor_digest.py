@@ -22,21 +22,21 @@ _Part = tuple[int, torch.Tensor, int]
 """Number of the tensor, some of its bytes, the first word's place in it."""
 
 
-def fold(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def digest_tensors(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """(count, 2) i64 on the tensors' device, which is one for all. Nothing waits for the device."""
     device = tensors[0].device
     out = torch.zeros(2, len(tensors), dtype=torch.int64, device=device)
     zeros = torch.zeros(_WORD, dtype=torch.uint8, device=device)
     for group in _groups(tensors):
-        words = torch.cat([piece for _, data, _ in group for piece in (data, zeros[: -data.numel() % _WORD])])
+        padded = torch.cat([piece for _, data, _ in group for piece in (data, zeros[: -data.numel() % _WORD])])
         counts = [-(-data.numel() // _WORD) for _, data, _ in group]
         starts = itertools.accumulate(counts, initial=0)
-        values = words.view(torch.int64)
-        place = torch.arange(values.numel(), dtype=torch.int64, device=device)
+        values = padded.view(torch.int64)
+        position = torch.arange(values.numel(), dtype=torch.int64, device=device)
         if len(group) == 1:
             _, _, first = group[0]
             for lane, mix in enumerate(_MIX):
-                out[lane, group[0][0]] += _mixed(values, place + first, mix).sum()
+                out[lane, group[0][0]] += _mixed(values, position + first, mix).sum()
             continue
         which = torch.repeat_interleave(
             torch.tensor([number for number, _, _ in group], device="cpu"), torch.tensor(counts, device="cpu")
@@ -47,12 +47,12 @@ def fold(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         )
         which, shift = which.to(device), shift.to(device)
         for lane, mix in enumerate(_MIX):
-            out[lane].index_add_(0, which, _mixed(values, place + shift, mix))
+            out[lane].index_add_(0, which, _mixed(values, position + shift, mix))
     return out.t()
 
 
-def _mixed(values: torch.Tensor, place: torch.Tensor, mix: tuple[int, int, int]) -> torch.Tensor:
-    mixed = (values ^ (place * mix[0])) * mix[1]
+def _mixed(values: torch.Tensor, position: torch.Tensor, mix: tuple[int, int, int]) -> torch.Tensor:
+    mixed = (values ^ (position * mix[0])) * mix[1]
     mixed ^= mixed >> 29
     return mixed.mul_(mix[2])
 

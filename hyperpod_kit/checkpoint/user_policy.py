@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.startup import StartIdentity
 _PATIENCE = 60.0
 
 
-class OwnPolicy:
+class UserPolicy:
     """Deletes what `policy` does not keep, each time that a save has become durable, one time after the other; without
     a policy nothing.
 
@@ -27,21 +27,21 @@ class OwnPolicy:
     def __init__(self, start: StartIdentity, policy: Policy | None) -> None:
         self._start, self._policy = start, policy
         self._changed = threading.Condition()
-        self._wanted, self._ended = False, False
-        self._said = ""
+        self._is_requested, self._ended = False, False
+        self._last_warning = ""
         self._late = math.inf
         self._thread: threading.Thread | None = None
 
-    def hear(self, event: AgentEvent) -> None:
+    def handle_event(self, event: AgentEvent) -> None:
         """What the agent says. Returns at once."""
         if self._policy is None or not isinstance(event, SaveDurable):
             return
         with self._changed:
-            self._wanted = True
+            self._is_requested = True
             self._changed.notify()
             if self._thread is None:
-                name, words = "hpk-own-policy", (self._policy,)
-                self._thread = threading.Thread(target=self._work, args=words, name=name, daemon=True)
+                name, arguments = "hpk-own-policy", (self._policy,)
+                self._thread = threading.Thread(target=self._run, args=arguments, name=name, daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class OwnPolicy:
         """Whether a read-back would keep the end of the job waiting."""
         return time.monotonic() > self._late
 
-    def _work(self, policy: Policy) -> None:
+    def _run(self, policy: Policy) -> None:
         from hyperpod_kit.checkpoint.repository import read_back, retention
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
@@ -69,19 +69,19 @@ class OwnPolicy:
         prover = read_back.Prover(store, go_on=lambda size: not self._is_late)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted or self._ended)
-                if not self._wanted:
+                self._changed.wait_for(lambda: self._is_requested or self._ended)
+                if not self._is_requested:
                     return
-                self._wanted = False
+                self._is_requested = False
             try:
                 done = retention.run(store, policy, self._start.run, prover=prover)
-                self._said = ""
-                for attempt, reason in done.damaged:
-                    self._say(f"checkpoint {attempt} was read back and is not what was committed: {reason}")
+                self._last_warning = ""
+                for checkpoint_id, reason in done.damaged:
+                    self._warn_once(f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}")
             except Exception as err:  # of the script's own class, or of storage: training goes on
-                self._say(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
+                self._warn_once(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
+    def _warn_once(self, text: str) -> None:
+        if text != self._last_warning:
             log.warning("%s", text)
-        self._said = text
+        self._last_warning = text

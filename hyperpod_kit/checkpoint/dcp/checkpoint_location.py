@@ -14,10 +14,10 @@ _SCHEMES = ("s3", "memory")
 
 
 class DcpLocation(NamedTuple):
-    """`root` is empty for the bare name of an attempt, `attempt` for a root."""
+    """`root` is empty for the bare name of an attempt, `checkpoint_id` for a root."""
 
     root: str
-    attempt: str
+    checkpoint_id: str
 
     def store(self) -> Store:
         """Raises CheckpointError."""
@@ -32,7 +32,9 @@ def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
     root, slash, last = text.rstrip("/").rpartition("/")
     if layout.parse_attempt(last) is None:
         return DcpLocation(text, "")
-    return DcpLocation((root or "/") if slash else "", last)
+    if not slash:
+        return DcpLocation("", last)
+    return DcpLocation(root or "/", last)
 
 
 def is_valid(checkpoint_id: object) -> bool:
@@ -40,9 +42,9 @@ def is_valid(checkpoint_id: object) -> bool:
     if not isinstance(checkpoint_id, (str, os.PathLike)) or not os.fspath(checkpoint_id):
         return False
     try:
-        place = parse(checkpoint_id)
-        if place.root:
-            place.store()
+        location = parse(checkpoint_id)
+        if location.root:
+            location.store()
     except (CheckpointError, ValueError, TypeError):
         return False
     return True

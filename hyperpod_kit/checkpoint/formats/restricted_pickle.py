@@ -13,9 +13,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-_FOLLOWED = frozenset(
-    bytes(word)[0]
-    for word in (
+_ALLOWED_OPCODES = frozenset(
+    bytes(opcode)[0]
+    for opcode in (
         pickle.PROTO,
         pickle.FRAME,
         pickle.STOP,
@@ -61,7 +61,7 @@ _FOLLOWED = frozenset(
         pickle.LONG_BINGET,
     )
 )
-WRONG = (
+UNPICKLE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
     ValueError,
@@ -76,45 +76,45 @@ WRONG = (
 """What a pickle that is damaged ends in."""
 
 
-_InPython: Any = pickle._Unpickler
+_PythonUnpickler: Any = pickle._Unpickler
 
 
-def _build(unpickler: Any) -> None:
+def _load_build(unpickler: Any) -> None:
     """The state of an object that the pickle has made, and not of a class or a member that others use too."""
-    made = unpickler.stack[-2]
-    if isinstance(made, enum.Enum) or callable(made):
-        raise pickle.UnpicklingError(f"it changes {made!r}")
-    _InPython.load_build(unpickler)
+    instance = unpickler.stack[-2]
+    if isinstance(instance, enum.Enum) or callable(instance):
+        raise pickle.UnpicklingError(f"it changes {instance!r}")
+    _PythonUnpickler.load_build(unpickler)
 
 
-_FEW = 1 << 20
-_WORD_BYTES = 3
+_MIN_OPCODES = 1 << 20
+_BYTES_PER_OPCODE = 3
 """Bytes of a pickle for each of its words, beyond the first words: a container of one byte takes seventy in memory."""
 
 
-class CountedWords(dict[int, Callable[[Any], None]]):
+class LimitedOpcodes(dict[int, Callable[[Any], None]]):
     """Words that are followed, each time one more, until there are more than records need."""
 
-    def __init__(self, words: dict[int, Callable[[Any], None]], most: int) -> None:
-        super().__init__(words)
-        self._left = most
+    def __init__(self, handlers: dict[int, Callable[[Any], None]], limit: int) -> None:
+        super().__init__(handlers)
+        self._remaining = limit
 
-    def __getitem__(self, word: int) -> Callable[[Any], None]:
-        self._left -= 1
-        if self._left < 0:
+    def __getitem__(self, opcode: int) -> Callable[[Any], None]:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise pickle.UnpicklingError("it is made of more objects than records are")
-        return super().__getitem__(word)
+        return super().__getitem__(opcode)
 
 
-_WORDS: dict[int, Callable[[Any], None]] = {
-    **{word: follow for word, follow in _InPython.dispatch.items() if word in _FOLLOWED},
-    pickle.BUILD[0]: _build,
+_OPCODE_HANDLERS: dict[int, Callable[[Any], None]] = {
+    **{opcode: handler for opcode, handler in _PythonUnpickler.dispatch.items() if opcode in _ALLOWED_OPCODES},
+    pickle.BUILD[0]: _load_build,
 }
 
 
-class CarefulUnpickler(_InPython):  # type: ignore[misc]
+class RestrictedUnpickler(_PythonUnpickler):  # type: ignore[misc]
     """Derive it with a `find_class` that knows what may be named."""
 
     def __init__(self, data: io.BytesIO) -> None:
         super().__init__(data)
-        self.dispatch = CountedWords(_WORDS, _FEW + len(data.getbuffer()) // _WORD_BYTES)
+        self.dispatch = LimitedOpcodes(_OPCODE_HANDLERS, _MIN_OPCODES + len(data.getbuffer()) // _BYTES_PER_OPCODE)

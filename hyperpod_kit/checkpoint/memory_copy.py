@@ -26,7 +26,7 @@ STREAM = 32 * 1024 * 1024  # bytes from which memmove streams on the machines th
 _CUT = 8 * 1024 * 1024  # vectorised pieces are cut to this, so that all threads end at about the same time
 _GROUP = 4 * 1024 * 1024
 _VECTOR = 64 * 1024
-_MOST = 8  # more threads than this do not raise the bandwidth of one socket
+_MAX_THREADS = 8  # more threads than this do not raise the bandwidth of one socket
 
 # A call is a function and its arguments; a batch is what one thread does before it asks for more.
 Batch = list[tuple[Callable[..., Any], tuple[Any, ...]]]
@@ -45,9 +45,9 @@ def is_in_order(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def cores(ranks_here: int) -> int:
+def copy_threads(ranks_here: int) -> int:
     """Threads that one of `ranks_here` ranks of this machine may use."""
-    return max(1, min(_MOST, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
+    return max(1, min(_MAX_THREADS, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
 
 
 def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
@@ -61,7 +61,7 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
         if copy.source.device.type != "cpu" or not is_in_order(copy.source):
             rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
             continue
-        for call, length in _cut(copy.target.data_ptr(), copy.source.data_ptr(), size):
+        for call, length in _split(copy.target.data_ptr(), copy.source.data_ptr(), size):
             if length >= _GROUP:
                 large.append([call])
                 continue
@@ -70,10 +70,12 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
                 batch, room = [], _GROUP
             batch.append(call)
             room -= length
-    return large + rest + ([batch] if batch else [])
+    if batch:
+        rest.append(batch)
+    return large + rest
 
 
-def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
+def _split(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:
     numpy = sys.modules.get("numpy")
     vector = numpy is not None and not (target | source) % 8
     if size < _VECTOR or not vector or size >= 2 * STREAM:
@@ -82,21 +84,23 @@ def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., 
         return [((ctypes.memmove, (target + a, source + a, b - a)), b - a) for a, b in itertools.pairwise(edges)]
     count = -(-size // _CUT)
     edges = [size * n // count // 4096 * 4096 for n in range(count)] + [size // 8 * 8]
-    out = [
-        ((numpy.positive, (_words(source + a, b - a), _words(target + a, b - a))), b - a)  # type: ignore[union-attr]
+    out: list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]] = [
+        ((numpy.positive, (_as_u64(source + a, b - a), _as_u64(target + a, b - a))), b - a)  # type: ignore[union-attr]
         for a, b in itertools.pairwise(edges)
     ]
     end = edges[-1]
-    return out + ([((ctypes.memmove, (target + end, source + end, size - end)), size - end)] if end < size else [])
+    if end < size:
+        out.append(((ctypes.memmove, (target + end, source + end, size - end)), size - end))
+    return out
 
 
-def move(target: int, source: int, size: int) -> None:
+def copy_memory(target: int, source: int, size: int) -> None:
     """Copy `size` bytes between two addresses now, in this thread, the faster way for that size."""
-    for (function, arguments), _ in _cut(target, source, size):
+    for (function, arguments), _ in _split(target, source, size):
         function(*arguments)
 
 
-def _words(address: int, size: int) -> Any:
+def _as_u64(address: int, size: int) -> Any:
     """Memory as an array of u64; `positive` of an unsigned integer is the integer itself."""
     import numpy
 
@@ -109,14 +113,14 @@ class CopyRun:
     def __init__(self, batches: Sequence[Batch], then: Callable[[BaseException | None], None] | None = None) -> None:
         self._batches = batches
         self._next = itertools.count()
-        self._left = itertools.count(len(batches) - 1, -1)
+        self._remaining = itertools.count(len(batches) - 1, -1)
         self._then = then
         self._error: BaseException | None = None
         self._ended = threading.Event()
         if not batches:
             self._end()
 
-    def help(self) -> None:
+    def run_batches(self) -> None:
         """Do batches until none is left to begin; never raises."""
         while (number := next(self._next)) < len(self._batches):
             if self._error is None:
@@ -126,7 +130,7 @@ class CopyRun:
                     failpoint("capture.tensor")
                 except BaseException as err:
                     self._error = err
-            if next(self._left) == 0:
+            if next(self._remaining) == 0:
                 self._end()
 
     def _end(self) -> None:
@@ -143,7 +147,7 @@ class CopyRun:
 
     def wait(self) -> None:
         """Help, then wait for the others. Raises the first error of any thread."""
-        self.help()
+        self.run_batches()
         self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -178,7 +182,7 @@ class Copier:
 
     def _serve(self) -> None:
         while (run := self._queue.get()) is not None:
-            run.help()
+            run.run_batches()
 
     def close(self, seconds: float = 0.0) -> None:
         """End the threads once they have done what was begun; wait for that, `seconds` at most."""

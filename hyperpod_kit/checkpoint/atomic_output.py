@@ -20,17 +20,19 @@ from hyperpod_kit.untrusted.identity import require_user_owned
 
 
 @contextlib.contextmanager
-def appearing(target: Path) -> Iterator[Path]:
+def atomic_output(target: Path) -> Iterator[Path]:
     """A path at which the block makes it; at the end of the block it is `target`. Raises UntrustedPlace, OSError."""
     parent = walk.open_directory(str(target.absolute().parent))
     room = f".{target.name}.{secrets.token_hex(4)}"
     try:
-        inner = _room(room, parent, target)
+        inner = _private_directory(room, parent, target)
         try:
             path = Path(f"/proc/self/fd/{inner}", target.name)
             yield path
-            for made in [path, *path.rglob("*")] if path.is_dir() else [path]:
-                _sync(made)
+            _sync(path)
+            if path.is_dir():
+                for written in path.rglob("*"):
+                    _sync(written)
             os.rename(target.name, target.name, src_dir_fd=inner, dst_dir_fd=parent)
         finally:
             _remove(room, inner, parent)
@@ -42,10 +44,12 @@ def appearing(target: Path) -> Iterator[Path]:
 def destination(path: Path) -> Path:
     """The directory in which what grows at `path` will lie, for messages."""
     room = path.parent.resolve()
-    return room.parent if path.is_relative_to("/proc/self/fd") else room
+    if path.is_relative_to("/proc/self/fd"):
+        return room.parent
+    return room
 
 
-def _room(name: str, parent: int, target: Path) -> int:
+def _private_directory(name: str, parent: int, target: Path) -> int:
     """A descriptor of a new directory for this user alone."""
     os.mkdir(name, 0o700, dir_fd=parent)
     inner = os.open(name, DIRECTORY, dir_fd=parent)

@@ -1,6 +1,6 @@
 """What ranks tell each other, as bytes and back: JSON with types, and bytes beside it. Nothing is pickled.
 
-gloo authenticates nobody, so what arrives makes nothing but plain values and the classes that are `carried`, with
+gloo authenticates nobody, so what arrives makes nothing but plain values and the classes that are `register_type`, with
 fields of the types that they declare; anything else is a CheckpointError.
 """
 
@@ -28,28 +28,28 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 _EXCEPTIONS = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, HyperpodKitError)
 }
-_carried: dict[str, type] = {}
-_known: dict[type, dict[str, Any]] = {}
+_registered: dict[str, type] = {}
+_field_types: dict[type, dict[str, Any]] = {}
 
 _Class = TypeVar("_Class", bound=type)
 
 
-def carried(kind: _Class) -> _Class:
+def register_type(kind: _Class) -> _Class:
     """Let a dataclass, a NamedTuple or an Enum of words be told to other ranks."""
-    _carried[kind.__name__] = kind
+    _registered[kind.__name__] = kind
     return kind
 
 
 for _kind in (identity.RunIdentity, layout.AttemptName, manifest.FileRecord, manifest.Manifest):
-    carried(_kind)
+    register_type(_kind)
 
 
 def pack(value: Any) -> bytes:
     """The bytes of a value. Raises TypeError for what cannot be told."""
     blobs: list[bytes] = []
-    said = _said(value, blobs)
+    encoded = _encode(value, blobs)
     text = json.dumps(
-        {"protocol": PROTOCOL, "value": said, "blobs": [len(blob) for blob in blobs]}, separators=(",", ":")
+        {"protocol": PROTOCOL, "value": encoded, "blobs": [len(blob) for blob in blobs]}, separators=(",", ":")
     ).encode()
     return b"".join((len(text).to_bytes(_LENGTH, "little"), text, *blobs))
 
@@ -74,7 +74,7 @@ def unpack(data: bytes, whose: str) -> Any:
                 raise ValueError("bytes are missing")
             blobs.append(data[at : at + length])
             at += length
-        return _meant(body["value"], blobs)
+        return _decode(body["value"], blobs)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as err:
         raise CheckpointError(f"{whose} told what cannot be understood: {type(err).__name__}: {err}") from None
 
@@ -82,31 +82,38 @@ def unpack(data: bytes, whose: str) -> Any:
 # --- telling --------------------------------------------------------------------------------------------------------
 
 
-def _said(value: Any, blobs: list[bytes]) -> Any:
+def _encode(value: Any, blobs: list[bytes]) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind is list:
-        return value if _PLAIN.issuperset(map(type, value)) else [_said(one, blobs) for one in value]
+        return _encode_list(value, blobs)
     if kind is tuple:
-        return {"tuple": _said(list(value), blobs)}
+        return {"tuple": _encode(list(value), blobs)}
     if kind is bytes:
         blobs.append(value)
         return {"bytes": len(blobs) - 1}
     if kind is dict:
-        return {"dict": [_said(list(value), blobs), _said(list(value.values()), blobs)]}
+        return {"dict": [_encode(list(value), blobs), _encode(list(value.values()), blobs)]}
     if kind is set:
-        return {"set": _said(sorted(value), blobs)}
+        return {"set": _encode(sorted(value), blobs)}
     if isinstance(value, BaseException):
-        return _said_error(value)
-    if _carried.get(kind.__name__) is not kind:
+        return _encode_error(value)
+    if _registered.get(kind.__name__) is not kind:
         raise TypeError(f"{kind.__name__} cannot be told to other ranks")
     if isinstance(value, enum.Enum):
         return {"is": kind.__name__, "of": value.value}
-    return {"is": kind.__name__, "of": [_said(getattr(value, name), blobs) for name in _fields(kind)]}
+    return {"is": kind.__name__, "of": [_encode(getattr(value, name), blobs) for name in _fields(kind)]}
 
 
-def _said_error(err: BaseException) -> Any:
+def _encode_list(elements: list[Any], blobs: list[bytes]) -> list[Any]:
+    """Encode the elements; a list of plain ones stays as it is."""
+    if _PLAIN.issuperset(map(type, elements)):
+        return elements
+    return [_encode(element, blobs) for element in elements]
+
+
+def _encode_error(err: BaseException) -> Any:
     if isinstance(err, OSError):
         return {
             "error": "OSError",
@@ -125,38 +132,40 @@ def _said_error(err: BaseException) -> Any:
 # --- understanding --------------------------------------------------------------------------------------------------
 
 
-def _meant(said: Any, blobs: list[bytes]) -> Any:
-    kind = type(said)
+def _decode(encoded: Any, blobs: list[bytes]) -> Any:
+    kind = type(encoded)
     if kind in _PLAIN:
-        return said
+        return encoded
     if kind is list:
-        return said if _PLAIN.issuperset(map(type, said)) else [_meant(one, blobs) for one in said]
-    if "is" in said:
-        return _made(said["is"], said["of"], blobs)
-    if "error" in said:
-        return _error(said["error"], said["of"])
-    ((word, rest),) = said.items()
+        if _PLAIN.issuperset(map(type, encoded)):
+            return encoded
+        return [_decode(element, blobs) for element in encoded]
+    if "is" in encoded:
+        return _decode_instance(encoded["is"], encoded["of"], blobs)
+    if "error" in encoded:
+        return _error(encoded["error"], encoded["of"])
+    ((word, rest),) = encoded.items()
     if word == "bytes":
-        return blobs[_checked(rest, int)]
-    found = _checked(_meant(rest, blobs), list)
+        return blobs[_require_type(rest, int)]
+    elements = _require_type(_decode(rest, blobs), list)
     if word == "tuple":
-        return tuple(found)
+        return tuple(elements)
     if word == "set":
-        return set(found)
+        return set(elements)
     if word == "dict":
-        names, values = found
+        names, values = elements
         return dict(zip(names, values, strict=True))
     raise ValueError(f"{word!r} is no type")
 
 
-def _made(name: str, of: Any, blobs: list[bytes]) -> Any:
-    kind = _carried[name]
+def _decode_instance(name: str, of: Any, blobs: list[bytes]) -> Any:
+    kind = _registered[name]
     if issubclass(kind, enum.Enum):
-        return kind(_checked(of, str))
+        return kind(_require_type(of, str))
     fields = _fields(kind)
-    values = _checked(_meant(of, blobs), list)
+    values = _require_type(_decode(of, blobs), list)
     for (field, hint), value in zip(fields.items(), values, strict=True):
-        if not _fits(value, hint):
+        if not _matches_type(value, hint):
             raise ValueError(f"{field} of {name} is {value!r:.80}")
     return kind(*values)
 
@@ -164,12 +173,12 @@ def _made(name: str, of: Any, blobs: list[bytes]) -> Any:
 def _error(name: str, of: dict[str, Any]) -> Exception:
     if name == "OSError":
         return OSError(
-            _checked(of["errno"], int, type(None)),
-            _checked(of["strerror"], str, type(None)),
-            _checked(of["filename"], str, type(None)),
+            _require_type(of["errno"], int, type(None)),
+            _require_type(of["strerror"], str, type(None)),
+            _require_type(of["filename"], str, type(None)),
         )
     kind = _EXCEPTIONS[name]
-    message = _checked(of["message"], str)
+    message = _require_type(of["message"], str)
     err: Exception = kind.__new__(kind, message)
     err.args = (message,)
     for field, value in of.items():
@@ -178,7 +187,7 @@ def _error(name: str, of: dict[str, Any]) -> Exception:
     return err
 
 
-def _checked(value: Any, *kinds: type) -> Any:
+def _require_type(value: Any, *kinds: type) -> Any:
     if type(value) not in kinds:
         raise ValueError(f"{value!r:.80} is no {kinds[0].__name__}")
     return value
@@ -186,34 +195,36 @@ def _checked(value: Any, *kinds: type) -> Any:
 
 def _fields(kind: type) -> dict[str, Any]:
     """The fields of a carried class, in the order in which they are given to it, and their types."""
-    if kind in _known:
-        return _known[kind]
+    if kind in _field_types:
+        return _field_types[kind]
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
     else:
         names = list(getattr(kind, "_fields"))  # noqa: B009  # a NamedTuple's
     hints = typing.get_type_hints(kind)
-    _known[kind] = {name: hints[name] for name in names}
-    return _known[kind]
+    _field_types[kind] = {name: hints[name] for name in names}
+    return _field_types[kind]
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _matches_type(value: Any, hint: Any) -> bool:
     """Whether a value is of a declared type."""
     if hint is Any:
         return True
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in of)
+        return any(_matches_type(value, alternative) for alternative in of)
     if origin is tuple:
         if type(value) is not tuple:
             return False
         if of[-1] is Ellipsis:
-            return all(_fits(one, of[0]) for one in value)
-        return len(value) == len(of) and all(map(_fits, value, of))
+            return all(_matches_type(element, of[0]) for element in value)
+        return len(value) == len(of) and all(map(_matches_type, value, of))
     if origin is list:
-        return type(value) is list and all(_fits(one, of[0]) for one in value)
+        return type(value) is list and all(_matches_type(element, of[0]) for element in value)
     if origin is dict:
-        return type(value) is dict and all(_fits(name, of[0]) and _fits(one, of[1]) for name, one in value.items())
+        return type(value) is dict and all(
+            _matches_type(name, of[0]) and _matches_type(element, of[1]) for name, element in value.items()
+        )
     if hint is float:
         return type(value) in (int, float)
     return type(value) is hint

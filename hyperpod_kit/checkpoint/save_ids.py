@@ -9,7 +9,7 @@ from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.collectives import Ranks
 
 
-class Numbering:
+class SaveIds:
     """The epoch of this start, and the seq of each save in it.
 
     `unclaimed` says why the epoch is not ours yet, "" when it is. `parent` is the save, or the restored checkpoint,
@@ -36,7 +36,9 @@ class Numbering:
     @property
     def line(self) -> int:
         """The epoch of the start from scratch that the saves of this start descend from; 0 when that is not known."""
-        return self.epoch if self._line is None else self._line
+        if self._line is None:
+            return self.epoch
+        return self._line
 
     def descend(self, line: int) -> None:
         """This start goes on from a checkpoint of that line."""

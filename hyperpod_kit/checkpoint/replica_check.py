@@ -1,7 +1,7 @@
 """Whether replicas are equal, from one rank's side: digests of what it holds together with others, of a save's bytes.
 
 They are taken where the copy is made, before training may change the bytes; the agents compare them (see
-`agent.replicas`). Host memory is digested by the copier's threads, a device's where it lies (see `folding`).
+`agent.replicas`). Host memory is digested by the copier's threads, a device's where it lies (see `tensor_digest`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorDigests,
     TensorQuestion,
 )
-from hyperpod_kit.checkpoint.copier import Batch
-from hyperpod_kit.checkpoint.device import Fold
+from hyperpod_kit.checkpoint.device import DigestRequest
 from hyperpod_kit.checkpoint.load import is_plain
+from hyperpod_kit.checkpoint.memory_copy import Batch
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.tensors import TensorPiece
 
@@ -36,7 +36,7 @@ _ROOM = 128  # bytes of a capture's text for one set of holders, more than it ta
 
 
 class Comparison:
-    """The digests of one save. `work` and `folds` are carried out by others; then `held` says what goes into the
+    """The digests of one save. `work` and `folds` are carried out by others; then `digests` says what goes into the
     capture, and `tensors` which tensor it is."""
 
     def __init__(self, pieces: Sequence[TensorPiece], algorithm: str) -> None:
@@ -50,8 +50,8 @@ class Comparison:
 
     def is_of(self, pieces: Sequence[TensorPiece]) -> bool:
         """Whether these are its pieces: then it can be carried out once more."""
-        found = [piece for piece in pieces if piece.compared]
-        return len(found) == len(self._pieces) and all(map(operator.is_, found, self._pieces))
+        compared = [piece for piece in pieces if piece.compared]
+        return len(compared) == len(self._pieces) and all(map(operator.is_, compared, self._pieces))
 
     def work(self, *, early: bool) -> list[Batch]:
         """What is to be done for host memory, of the early pieces or of the others."""
@@ -81,10 +81,14 @@ class Comparison:
                 [(self._range, (address + at, min(_CUT, size - at), parts, number))]
                 for number, at in enumerate(range(0, size, _CUT))
             ]
-        return out + ([group] if group else [])
+        if group:
+            out.append(group)
+        return out
 
     def _all_of(self, tensor: torch.Tensor, parts: list[bytes]) -> None:
-        plain = tensor if is_plain(tensor) else tensor.cpu().resolve_conj().resolve_neg().contiguous()
+        plain = tensor
+        if not is_plain(tensor):
+            plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
         size = plain.nbytes
         # Cut alike, whether this rank has the elements in order or not.
         parts[:] = [b""] * max(1, -(-size // _CUT if size > _GROUP else 1))
@@ -93,9 +97,11 @@ class Comparison:
             self._range(plain.data_ptr() + at, min(_CUT, size - at) if size else 0, parts, number)
 
     def _range(self, address: int, size: int, parts: list[bytes], number: int) -> None:
-        parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address)) if size else b""
+        parts[number] = b""
+        if size:
+            parts[number] = self._digest((ctypes.c_ubyte * size).from_address(address))
 
-    def folds(self) -> list[Fold]:
+    def folds(self) -> list[DigestRequest]:
         """What is to be digested on devices."""
         far = [
             (piece, parts) for piece, parts in zip(self._pieces, self._parts, strict=True) if device.is_on(piece.tensor)
@@ -104,7 +110,7 @@ class Comparison:
             parts.clear()
         return [(piece.tensor, piece.early, parts.append) for piece, parts in far]
 
-    def held(self) -> dict[str, str]:
+    def digests(self) -> dict[str, str]:
         """One digest for each set of holders, when all is done."""
         return {name: replicas.combined(self.tensors(name)) for name in self._sets.values()}
 
@@ -119,10 +125,12 @@ class Comparison:
 
 def holders_name(holders: tuple[int, ...]) -> str:
     """A set of holders in one short word, alike on all of them."""
-    return digest.small(repr(holders).encode()).rpartition(":")[2][:12] if holders else "all"
+    if holders:
+        return digest.small(repr(holders).encode()).rpartition(":")[2][:12]
+    return "all"
 
 
-class Comparing:
+class ReplicaCheck:
     """Which saves compare: each until the first one of a plan was found equal, then every `every`-th, a last one, and
     each again after one that did not come through. `every` None: no save does. Safe for threads."""
 
@@ -137,14 +145,14 @@ class Comparing:
         self._last: Comparison | None = None
         self._lock = threading.Lock()
 
-    def hear(self, event: AgentEvent) -> TensorDigests | None:
+    def handle_event(self, event: AgentEvent) -> TensorDigests | None:
         """What the agent says; the answer to its question, where it is one."""
         if isinstance(event, TensorQuestion):
             return TensorDigests(event.key, self.tensors(event.key[1], event.holders))
         if isinstance(event, (SaveSealed, SaveDurable)):
-            self.found_equal(event.key[1])
+            self.mark_equal(event.key[1])
         elif isinstance(event, (SaveFailed, SaveDropped)):
-            self.lost(event.key[1])
+            self.forget(event.key[1])
         return None
 
     def begin(self, seq: int, plan: str, pieces: Sequence[TensorPiece], *, last: bool) -> Comparison | None:
@@ -156,21 +164,25 @@ class Comparing:
                 return None
             # Until it is known how this one ends, what is saved meanwhile is compared too.
             self._equal = ""
-            made = self._last
-            if made is None or any(made is one for _, one in self._open.values()) or not made.is_of(pieces):
-                made = self._last = Comparison(pieces, self._algorithm)
-            self._open[seq] = plan, made
-            return made
+            comparison = self._last
+            if (
+                comparison is None
+                or any(comparison is other for _, other in self._open.values())
+                or not comparison.is_of(pieces)
+            ):
+                comparison = self._last = Comparison(pieces, self._algorithm)
+            self._open[seq] = plan, comparison
+            return comparison
 
-    def found_equal(self, seq: int) -> None:
+    def mark_equal(self, seq: int) -> None:
         """Every rank has sealed that save, so its replicas were equal."""
         with self._lock:
             plan, _ = self._open.get(seq, ("", None))
             if plan:
                 self._equal = plan
-                self._open = {other: one for other, one in self._open.items() if other > seq}
+                self._open = {other: comparison for other, comparison in self._open.items() if other > seq}
 
-    def lost(self, seq: int) -> None:
+    def forget(self, seq: int) -> None:
         """That save came to nothing: nobody asks for its tensors any more."""
         with self._lock:
             self._open.pop(seq, None)
@@ -178,5 +190,7 @@ class Comparing:
     def tensors(self, seq: int, holders: str) -> list[tuple[str, str, str]] | None:
         """Of save `seq`, for an agent that asks; None when it is not known any more."""
         with self._lock:
-            found = self._open.get(seq)
-        return found[1].tensors(holders) if found is not None else None
+            entry = self._open.get(seq)
+        if entry is not None:
+            return entry[1].tensors(holders)
+        return None

@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveFailed, TensorDigests
-from hyperpod_kit.checkpoint.comparing import Comparing
-from hyperpod_kit.checkpoint.own_policy import OwnPolicy
+from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.saves import Saves
+from hyperpod_kit.checkpoint.user_policy import UserPolicy
 from hyperpod_kit.slurm.progress import ProgressWriter
 
 
-class Hearing(NamedTuple):
+class AgentEventHandler(NamedTuple):
     """`incarnation`: of this start, as the agent's events name it."""
 
     incarnation: str
     saves: Saves
-    comparing: Comparing
+    replica_check: ReplicaCheck
     progress: ProgressWriter
-    own_policy: OwnPolicy
+    user_policy: UserPolicy
 
-    def hear(self, event: AgentEvent) -> TensorDigests | None:
+    def handle_event(self, event: AgentEvent) -> TensorDigests | None:
         """In a thread of its own. What is to be answered, if anything."""
         if isinstance(event, SaveFailed):
             self.progress.failed()
-        answer = self.comparing.hear(event)
-        if answer is None:
-            self.saves.hear(event, self.incarnation)
-            self.own_policy.hear(event)
-        return answer
+        reply = self.replica_check.handle_event(event)
+        if reply is None:
+            self.saves.handle_event(event, self.incarnation)
+            self.user_policy.handle_event(event)
+        return reply

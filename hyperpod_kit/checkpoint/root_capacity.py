@@ -18,7 +18,9 @@ from hyperpod_kit.errors import CheckpointError
 def check(ranks: Ranks, root: str, keep: Policy | None) -> None:
     """A collective. Raises CheckpointError, on all ranks, when the newest checkpoint of `root` says that another one of
     its size will never lie beside it."""
-    problem = _problem(root, keep) if ranks.rank == 0 else None
+    problem = None
+    if ranks.rank == 0:
+        problem = _problem(root, keep)
     problem = ranks.broadcast(problem)
     if problem is not None:
         raise CheckpointError(problem, hint=f"df -h {root}; a larger root, or a smaller state")
@@ -53,5 +55,8 @@ def newest_size(root: str) -> int:
     for entry in catalog.newest_first(store):
         if entry.committed:
             body = verify.read_manifest(store, entry.attempt)
-            return body.total_bytes + body.extra.size + (body.index.size if body.index else 0)
+            size = body.total_bytes + body.extra.size
+            if body.index:
+                size += body.index.size
+            return size
     return 0

@@ -13,11 +13,11 @@ from typing import cast
 
 import torch
 
-from hyperpod_kit.checkpoint.appearing import destination
+from hyperpod_kit.checkpoint.atomic_output import destination
 from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.load import empty
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
-from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -25,57 +25,61 @@ _ALIGN = 64
 
 
 @contextlib.contextmanager
-def scratch(beside: Path) -> Iterator[Room]:
+def scratch_allocator(output_path: Path) -> Iterator[TensorAllocator]:
     """Room in files, one each time that it is asked for, which have no name any more when they are used. What fails
     says nothing of the checkpoint: raises HyperpodKitError."""
-    path = beside.with_name(f"{beside.name}.scratch")
+    path = output_path.with_name(f"{output_path.name}.scratch")
 
-    def room(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
-        places, at = {}, 0
+    def allocate(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
+        offsets, at = {}, 0
         for name, spec in specs.items():
-            places[name] = at
+            offsets[name] = at
             at += -(-spec.nbytes // _ALIGN) * _ALIGN
-        made = _mapped(path, places, specs, at)
+        tensors = _map_tensors(path, offsets, specs, at)
         by_descriptor.unlink(path)
-        return made
+        return tensors
 
     try:
-        yield room
+        yield allocate
     finally:
         by_descriptor.unlink(path, missing_ok=True)
 
 
-def safetensors_file(path: Path, names: Mapping[str, str]) -> Room:
+def safetensors_allocator(path: Path, names: Mapping[str, str]) -> TensorAllocator:
     """Room that is a file of safetensors, complete when its tensors are filled; `names`: of ours -> in the file.
     Raises UsageError for types that such files do not have, HyperpodKitError."""
 
-    def room(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
-        other = next((spec for spec in specs.values() if spec.dtype not in NATIVE), None)
-        if other is not None:
-            raise UsageError(f"{other.name} is of {other.dtype}, which safetensors does not have", hint="--to torch")
+    def allocate(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
+        unsupported = next((spec for spec in specs.values() if spec.dtype not in NATIVE), None)
+        if unsupported is not None:
+            raise UsageError(
+                f"{unsupported.name} is of {unsupported.dtype}, which safetensors does not have", hint="--to torch"
+            )
         ordered = sorted(specs.values(), key=lambda spec: (-ITEM_BYTES[spec.dtype], names[spec.name]))
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-        places, at = {}, 0
+        offsets, at = {}, 0
         for spec in ordered:
-            places[spec.name] = at
+            offsets[spec.name] = at
             at += spec.nbytes
             header[names[spec.name]] = {
                 "dtype": spec.dtype,
                 "shape": list(spec.shape),
-                "data_offsets": [places[spec.name], at],
+                "data_offsets": [offsets[spec.name], at],
             }
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         head = len(text).to_bytes(8, "little") + text
-        made = _mapped(path, {name: len(head) + place for name, place in places.items()}, specs, len(head) + at)
-        _write(path, head)
-        return made
+        tensors = _map_tensors(
+            path, {name: len(head) + offset for name, offset in offsets.items()}, specs, len(head) + at
+        )
+        _write_header(path, head)
+        return tensors
 
-    return room
+    return allocate
 
 
-def _mapped(
-    path: Path, places: Mapping[str, int], specs: Mapping[str, TensorSpec], size: int
+def _map_tensors(
+    path: Path, offsets: Mapping[str, int], specs: Mapping[str, TensorSpec], size: int
 ) -> dict[str, torch.Tensor]:
     """The tensors at those places of a new file. Raises HyperpodKitError."""
     try:
@@ -86,20 +90,25 @@ def _mapped(
         finally:
             os.close(fd)
     except OSError as err:
-        place = destination(path)
-        raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {place}: {err.strerror}") from err
-    whole = (
-        torch.from_file(str(path), True, size, dtype=torch.uint8)
-        if size
-        else torch.empty(0, dtype=torch.uint8, device="cpu")
-    )
-    storage = whole.untyped_storage()
-    return {name: _view(storage, places[name], spec) if spec.nbytes else empty(spec) for name, spec in specs.items()}
+        directory = destination(path)
+        raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {directory}: {err.strerror}") from err
+    if size:
+        mapped = torch.from_file(str(path), True, size, dtype=torch.uint8)
+    else:
+        mapped = torch.empty(0, dtype=torch.uint8, device="cpu")
+    storage = mapped.untyped_storage()
+    tensors: dict[str, torch.Tensor] = {}
+    for name, spec in specs.items():
+        if spec.nbytes:
+            tensors[name] = _tensor_view(storage, offsets[name], spec)
+        else:
+            tensors[name] = empty(spec)
+    return tensors
 
 
-def _view(whole: torch.UntypedStorage, begin: int, spec: TensorSpec) -> torch.Tensor:
+def _tensor_view(storage: torch.UntypedStorage, begin: int, spec: TensorSpec) -> torch.Tensor:
     """A tensor with a storage of its own, of which torch.save writes all."""
-    part = cast("torch.UntypedStorage", whole[begin : begin + spec.nbytes])
+    part = cast("torch.UntypedStorage", storage[begin : begin + spec.nbytes])
     return torch.empty(0, dtype=TYPES[spec.dtype], device="cpu").set_(part, 0, spec.shape, _strides(spec.shape))
 
 
@@ -107,7 +116,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-def _write(path: Path, head: bytes) -> None:
+def _write_header(path: Path, head: bytes) -> None:
     try:
         with by_descriptor.stream(path, "r+b") as file:
             file.write(head)

@@ -40,43 +40,43 @@ START = 120.0
 
 _PAUSES = (0.0, 1.0, 5.0)
 _TICK = 1.0
-_UNHEARD = 64
+_MAX_UNDELIVERED = 64
 
 
-class SaidBefore:
+class ReplayedMessages:
     """What the trainer has said that the next agent cannot find in memory."""
 
     def __init__(self) -> None:
         self._connect: Connect | None = None
         self._partner: PartnerAt | None = None
-        self._settle: Settle | None = None
-        self._unheard: list[SaveSkipped] = []
+        self._settle_message: Settle | None = None
+        self._undelivered: list[SaveSkipped] = []
         self.close: Close | None = None
 
-    def note(self, message: TrainerMessage) -> None:
+    def record(self, message: TrainerMessage) -> None:
         """It is about to be said."""
         if isinstance(message, Connect):
             self._connect = message
         elif isinstance(message, PartnerAt):
             self._partner = message
         elif isinstance(message, Settle):
-            self._settle = message
+            self._settle_message = message
         elif isinstance(message, Close):
             self.close = message
 
-    def unheard(self, message: TrainerMessage) -> None:
+    def add_undelivered(self, message: TrainerMessage) -> None:
         """No agent was there."""
         if isinstance(message, SaveSkipped):
-            self._unheard = [*self._unheard, message][-_UNHEARD:]
+            self._undelivered = [*self._undelivered, message][-_MAX_UNDELIVERED:]
 
-    def to_the_next(self) -> list[TrainerMessage]:
+    def take_messages(self) -> list[TrainerMessage]:
         """All that is to be said to an agent in the place of a dead one."""
-        unheard, self._unheard = self._unheard, []
-        said = (self._connect, self._partner, self._settle, TakeOver(), *unheard, self.close)
-        return [message for message in said if message is not None]
+        undelivered, self._undelivered = self._undelivered, []
+        messages = (self._connect, self._partner, self._settle_message, TakeOver(), *undelivered, self.close)
+        return [message for message in messages if message is not None]
 
 
-class AgentKeeper:
+class AgentSupervisor:
     """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more; what it gives is the
     answer.
 
@@ -91,11 +91,11 @@ class AgentKeeper:
         self._lock = threading.Lock()
         self._used = 0
         self._durable: Key | None = None
-        self._said = SaidBefore()
-        self._left = self._final = False
+        self._replayed = ReplayedMessages()
+        self._detached = self._final = False
         self._over = threading.Event()
-        self._heard = threading.Event()
-        self._link = AgentLink(setup, self._hear)
+        self._received = threading.Event()
+        self._link = AgentLink(setup, self._handle_event)
         self._link.listen()
 
     # --- talking ------------------------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ class AgentKeeper:
         return self._link.partner_port
 
     @property
-    def clean(self) -> bool:
+    def ended_cleanly(self) -> bool:
         """Whether the agent has ended by itself, without an error."""
-        return self._link.clean
+        return self._link.ended_cleanly
 
     @property
     def folder(self) -> str:
@@ -135,33 +135,33 @@ class AgentKeeper:
     def send(self, message: TrainerMessage) -> bool:
         """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
         with self._lock:
-            self._said.note(message)
-            heard = self._link.send(message)
-            if not heard:
-                self._said.unheard(message)
-            return heard
+            self._replayed.record(message)
+            delivered = self._link.send(message)
+            if not delivered:
+                self._replayed.add_undelivered(message)
+            return delivered
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The trainer is gone, as far as the agent is concerned: it goes on alone."""
-        self._left = True
-        self._link.let_go()
+        self._detached = True
+        self._link.detach()
 
     def leave_to_parent(self) -> None:
         """In a forked child: the socket is the parent's alone."""
-        self._left = True
+        self._detached = True
         self._link.leave_to_parent()
 
-    def wait_end(self, timeout: float) -> bool:
+    def wait_exit(self, timeout: float) -> bool:
         """Wait for the last agent's process to end; False after `timeout` seconds."""
         end = time.monotonic() + timeout
-        if not self._left and not self._over.wait(timeout):
+        if not self._detached and not self._over.wait(timeout):
             return False
-        return self._link.wait_end(max(0.0, end - time.monotonic()))
+        return self._link.wait_exit(max(0.0, end - time.monotonic()))
 
     # --- hearing ------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: AgentEvent) -> None:
-        self._heard.set()
+    def _handle_event(self, event: AgentEvent) -> None:
+        self._received.set()
         if isinstance(event, AgentEnded):
             threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
         elif not isinstance(event, Alive):
@@ -169,77 +169,77 @@ class AgentKeeper:
                 # Not what was said before: an agent that dies of the same again and again says that each time.
                 self._durable, self._used = event.key, 0
             self._final = self._final or isinstance(event, Fatal)
-            self._tell(event)
+            self._forward(event)
 
-    def _tell(self, event: AgentEvent) -> None:
-        answer = self._on_event(event)
-        if answer is not None:
-            self.send(answer)
+    def _forward(self, event: AgentEvent) -> None:
+        reply = self._on_event(event)
+        if reply is not None:
+            self.send(reply)
 
     def _watch(self, limit: float) -> None:
         """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
-        silent, link, killed, said = 0.0, self._link, False, False
+        silent, link, killed, reported = 0.0, self._link, False, False
         tick = min(_TICK, limit / 4)
-        while not self._over.is_set() and not self._left:
+        while not self._over.is_set() and not self._detached:
             self._over.wait(tick)
-            if self._heard.is_set() or link is not self._link:
-                self._heard.clear()
-                if said:
-                    self._tell(Stalled(""))
-                silent, link, killed, said = 0.0, self._link, False, False
+            if self._received.is_set() or link is not self._link:
+                self._received.clear()
+                if reported:
+                    self._forward(Stalled(""))
+                silent, link, killed, reported = 0.0, self._link, False, False
                 continue
             silent += tick
-            why = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
+            reason = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
             if silent >= limit and not killed:
                 killed = True
-                self._tell(AgentTrouble(f"{why}: it is killed"))
+                self._forward(AgentTrouble(f"{reason}: it is killed"))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(link.pid, signal.SIGKILL)
-            elif silent >= 1.5 * limit and not said:
-                said = True  # it waits in the kernel, and nobody can take its place while it does
-                self._tell(Stalled(why))
+            elif silent >= 1.5 * limit and not reported:
+                reported = True  # it waits in the kernel, and nobody can take its place while it does
+                self._forward(Stalled(reason))
 
     def _ended(self) -> None:
         """The agent is gone, in a thread of its own."""
         dead = self._link
-        dead.wait_end(START)
-        how = dead.how_it_ended
-        why = f"the checkpoint agent has ended ({how})"
-        if not (self._left or self._final or (self._said.close is not None and dead.clean)):
+        dead.wait_exit(START)
+        how = dead.exit_description
+        reason = f"the checkpoint agent has ended ({how})"
+        if not (self._detached or self._final or (self._replayed.close is not None and dead.ended_cleanly)):
             while self._used < self.tries:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
                 if self._start():
-                    self._tell(AgentTrouble(f"{why}, another one (pid {self.pid}) has taken its place"))
+                    self._forward(AgentTrouble(f"{reason}, another one (pid {self.pid}) has taken its place"))
                     return
             if self._used:
-                why += f", and {self._used} in its place"
+                reason += f", and {self._used} in its place"
         self._over.set()
-        self._tell(AgentEnded(why))
+        self._forward(AgentEnded(reason))
 
     def _start(self) -> bool:
         try:
-            link = AgentLink(self._setup, lambda event: self._hear_of(link, event))
+            link = AgentLink(self._setup, lambda event: self._handle_event_of(link, event))
         except (CheckpointError, OSError):
             return False
         link.listen()
         try:
             link.wait_ready(START)
         except CheckpointError:
-            link.end()
+            link.kill()
             return False
         with self._lock:
-            if link.gone.is_set():
+            if link.ended.is_set():
                 return False
             # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
             self._link = link
-            for message in self._said.to_the_next():
+            for message in self._replayed.take_messages():
                 link.send(message)
         return True
 
-    def _hear_of(self, link: AgentLink, event: AgentEvent) -> None:
+    def _handle_event_of(self, link: AgentLink, event: AgentEvent) -> None:
         """Of one that has not taken over, an end is no news: `_start` sees it."""
         with self._lock:
-            known = link is self._link
-        if known or not isinstance(event, AgentEnded):
-            self._hear(event)
+            is_current = link is self._link
+        if is_current or not isinstance(event, AgentEnded):
+            self._handle_event(event)

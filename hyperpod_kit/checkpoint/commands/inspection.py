@@ -48,54 +48,52 @@ def ls(args: argparse.Namespace) -> int:
         _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
     ]
     problem = identity.said(store).problem
-    lost = [] if any(row["committed"] for row in rows) else _lost(store)
+    lost = _lost_commits(store, rows)
     for row in rows:
-        row["problem"] = next((one.reason for one in lost if one.attempt == row["attempt"]), row["problem"])
+        row["problem"] = next((commit.reason for commit in lost if commit.attempt == row["attempt"]), row["problem"])
     if args.json:
         terminal.data(
             {
                 "root": store.url,
                 "run_problem": problem or None,
-                "lost": [{"attempt": one.name, "why": one.reason} for one in lost],
+                "lost": [{"attempt": commit.name, "why": commit.reason} for commit in lost],
                 "attempts": rows,
             }
         )
         return 0
     if problem:
         terminal.out(_run_line(store, problem))
-    for name, why in commit_records.reasons([one for one in lost if not one.there]):
-        terminal.out(f"{name}: {why}")
+    for name, reason in commit_records.reasons([commit for commit in lost if not commit.there]):
+        terminal.out(f"{name}: {reason}")
     if lost:
         terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
     if not rows:
         if not lost:
             terminal.out(f"no checkpoint under {store.url}")
         return 0
-    terminal.out(
-        table(
-            ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE"),
-            [
-                (
-                    row["attempt"],
-                    str(row["step"]),
-                    "" if row["bytes"] is None else size(row["bytes"]),
-                    "" if row["world"] is None else str(row["world"]),
-                    row["time"] or "",
-                    _note(row),
-                )
-                for row in rows
-            ],
-            right=(1, 2, 3),
-        )
-    )
+    heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
+    terminal.out(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
     if limit is not None and len(rows) == limit:
         terminal.out(f"the newest {limit}; all with --limit 0")
     return 0
 
 
-def _lost(store: Store) -> List[commit_records.LostCommit]:
-    """What was committed under a root that has no manifest any more. Raises CheckpointError, OSError."""
-    return [] if catalog.newest_committed(store) is not None else selection.lost_commits(store)
+def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
+    """Make the cells of one line of `ls`."""
+    total_bytes, world = "", ""
+    if row["bytes"] is not None:
+        total_bytes = size(row["bytes"])
+    if row["world"] is not None:
+        world = str(row["world"])
+    return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _note(row)
+
+
+def _lost_commits(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
+    """List what was committed and has no manifest any more, where nothing in the root is committed. Raises
+    CheckpointError, OSError."""
+    if any(row["committed"] for row in rows) or catalog.newest_committed(store) is not None:
+        return []
+    return selection.lost_commits(store)
 
 
 def _run_line(store: Store, problem: str) -> str:
@@ -103,14 +101,19 @@ def _run_line(store: Store, problem: str) -> str:
 
 
 def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
-    body, problem = None, None if entry.committed else "never committed"
+    body = None
+    problem: Optional[str] = "never committed"
     if entry.committed:
+        problem = None
         try:
             body = verify.read_manifest(store, entry.attempt)
         except (CheckpointError, OSError) as err:
             problem = verify.reason_of(err)
         except Exception as err:  # of one checkpoint; the others are listed
             problem = verify.unforeseen(err)
+    damaged = None
+    if entry.marked:
+        damaged = tombstone.read(store, entry.attempt)
     return {
         "attempt": entry.attempt,
         "epoch": entry.name.epoch,
@@ -118,15 +121,24 @@ def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, pr
         "step": entry.name.step,
         "committed": entry.committed,
         "problem": problem,
-        "time": body.time if body else None,
-        "bytes": body.total_bytes if body else None,
-        "world": body.world if body else None,
-        "digest": body.digest if body else None,
-        "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
+        **_manifest_cells(body),
         "pinned": entry.attempt in pinned,
         "being_read": entry.attempt in leased,
         "proved": entry.attempt in proved,
-        "damaged": tombstone.read(store, entry.attempt) if entry.marked else None,
+        "damaged": damaged,
+    }
+
+
+def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
+    """List what a row says from its manifest, nothing where it could not be read."""
+    if body is None:
+        return {"time": None, "bytes": None, "world": None, "digest": None, "metrics": {}}
+    return {
+        "time": body.time,
+        "bytes": body.total_bytes,
+        "world": body.world,
+        "digest": body.digest,
+        "metrics": {name: manifest.number(value) for name, value in body.metrics.items()},
     }
 
 
@@ -145,18 +157,19 @@ def _note(row: Dict[str, Any]) -> str:
 def show(args: argparse.Namespace) -> int:
     """One checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
     store = open_root(args)
-    attempt = args.attempt or newest(store)
-    pins.require(store, attempt)
-    body = verify.read_manifest(store, attempt)
-    tensors = _tensors(store, attempt, args.tensors)
+    checkpoint_id = args.attempt or newest_checkpoint(store)
+    pins.require(store, checkpoint_id)
+    body = verify.read_manifest(store, checkpoint_id)
+    tensors = _tensors(store, checkpoint_id, args.tensors)
     if args.json:
-        found = json.loads(body.encode())
-        terminal.data(
-            {"root": store.url, "attempt": attempt, "manifest": found, **({"tensors": tensors} if args.tensors else {})}
-        )
+        document = json.loads(body.encode())
+        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
+        if args.tensors:
+            fields["tensors"] = tensors
+        terminal.data(fields)
         return 0
     facts = {
-        "attempt": attempt,
+        "attempt": checkpoint_id,
         "run": f"{body.run} ({body.run_id})",
         "step": body.step,
         "time": body.time,
@@ -172,10 +185,14 @@ def show(args: argparse.Namespace) -> int:
     for name, value in facts.items():
         if value is not None:
             terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
-    files = [*body.shards, body.extra, *([body.index] if body.index else [])]
+    files = [*body.shards, body.extra]
+    if body.index:
+        files.append(body.index)
     terminal.out(
         "\n"
-        + table(("FILE", "SIZE", "ROOT"), [(found.file, size(found.size), found.root) for found in files], right=(1,))
+        + table(
+            ("FILE", "SIZE", "ROOT"), [(record.file, size(record.size), record.root) for record in files], right=(1,)
+        )
     )
     if args.tensors:
         terminal.out(
@@ -196,15 +213,15 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
-    if not wanted:
+def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[str, Any]]:
+    if not is_requested:
         return []
-    body = verify.read_manifest(store, attempt)
+    body = verify.read_manifest(store, checkpoint_id)
     if body.index is None:
-        raise CheckpointError(f"{attempt} has no index of its tensors")
+        raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
     from hyperpod_kit.checkpoint.repository import rows
 
-    found = rows.read(verify.read_extra(store, attempt, body.index))
+    pieces_by_name = rows.read(verify.read_extra(store, checkpoint_id, body.index))
     return [
         {
             "name": name,
@@ -220,42 +237,44 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
                 for piece in pieces
             ],
         }
-        for name, pieces in sorted(found.items())
+        for name, pieces in sorted(pieces_by_name.items())
     ]
 
 
-def newest(store: Store) -> str:
+def newest_checkpoint(store: Store) -> str:
     """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
     for entry in selection.walk(store):
         return entry.attempt
     raise selection.nothing_left(store, ())
 
 
-def check(args: argparse.Namespace) -> int:
+def verify_checkpoints(args: argparse.Namespace) -> int:
     """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
     store = open_root(args)
-    for attempt in args.attempts:
-        if layout.parse_attempt(attempt) is None:
-            raise UsageError(f"{attempt} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}")
-    wanted = args.attempts or [entry.attempt for entry in selection.walk(store)]
-    found = identity.said(store)
+    for checkpoint_id in args.attempts:
+        if layout.parse_attempt(checkpoint_id) is None:
+            raise UsageError(
+                f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
+            )
+    checkpoint_ids = args.attempts or [entry.attempt for entry in selection.walk(store)]
+    run_record = identity.said(store)
     results: List[Dict[str, Any]] = []
-    strangers = 0
-    for attempt in wanted:
-        problem, strange = _problem(store, attempt, found.identity)
-        strangers += strange
-        results.append({"attempt": attempt, "valid": problem is None, "problem": problem})
+    foreign = 0
+    for checkpoint_id in checkpoint_ids:
+        problem, is_foreign = _verify_one(store, checkpoint_id, run_record.identity)
+        foreign += is_foreign
+        results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
         if not args.json:
-            terminal.out(f"{attempt}  {'valid' if problem is None else 'INVALID: ' + problem}", flush=True)
-    good = [row["attempt"] for row in results if row["valid"]]
-    run_problem = found.problem
-    if results and strangers == len(results):
-        run_problem = f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is"
+            _print_verdict(checkpoint_id, problem)
+    valid_ids = [row["attempt"] for row in results if row["valid"]]
+    run_problem = run_record.problem
+    if results and foreign == len(results):
+        run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
     if args.json:
         terminal.data(
             {
                 "root": store.url,
-                "newest_valid": good[0] if good else None,
+                "newest_valid": valid_ids[0] if valid_ids else None,
                 "run_problem": run_problem or None,
                 "attempts": results,
             }
@@ -265,23 +284,34 @@ def check(args: argparse.Namespace) -> int:
             terminal.out(selection.nothing_left(store, ()).message)
         if run_problem:
             terminal.out(_run_line(store, run_problem))
-    return 0 if good and len(good) == len(results) and not run_problem else 1
+    if valid_ids and len(valid_ids) == len(results) and not run_problem:
+        return 0
+    return 1
 
 
-def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) -> Tuple[Optional[str], bool]:
+def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
+    if problem is None:
+        terminal.out(f"{checkpoint_id}  valid", flush=True)
+    else:
+        terminal.out(f"{checkpoint_id}  INVALID: {problem}", flush=True)
+
+
+def _verify_one(
+    store: Store, checkpoint_id: str, run_identity: Optional[identity.RunIdentity]
+) -> Tuple[Optional[str], bool]:
     """(why it is invalid, whether only because it is another run's); None when every byte is as it was committed.
 
     Raises DigestUnavailable: that is no verdict.
     """
     try:
-        body = verify.verify_attempt(store, attempt)
-        proofs.record_where_possible(store, attempt, "verify")
+        body = verify.verify_attempt(store, checkpoint_id)
+        proofs.record_where_possible(store, checkpoint_id, "verify")
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
         return verify.reason_of(err), False
     except Exception as err:  # of one checkpoint; the others are verified
         return verify.unforeseen(err), False
-    if whose is None or body.run_id == whose.run_id:
+    if run_identity is None or body.run_id == run_identity.run_id:
         return None, False
-    return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {whose}", True
+    return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {run_identity}", True

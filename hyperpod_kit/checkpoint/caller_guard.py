@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from hyperpod_kit.errors import CheckpointError
 
 
-class OneCaller:
+class CallerGuard:
     """`pid`: the process that made it."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class OneCaller:
         return os.getpid() == self.pid
 
     @contextmanager
-    def alone(self, call: str) -> Iterator[None]:
+    def exclusive(self, call: str) -> Iterator[None]:
         """Raises CheckpointError while another thread is in such a call: of two saves at once neither is an image of
         one moment."""
         thread = threading.current_thread().name

@@ -25,25 +25,27 @@ Names = Mapping[str, TensorLayout]
 
 
 @dataclass(frozen=True)
-class Holders:
-    """`known`: ranks by name and by the beginning of names; all ranks hold what is not there. `divided`: by name, the
-    sub-meshes of a tensor that has several; `meshes`: the same by a mesh that all its tensors here have alike."""
+class NamePlacement:
+    """`ranks_by_name`: ranks by name and by the beginning of names; all ranks hold what is not there. `divided`: by
+    name, the sub-meshes of a tensor that has several; `meshes`: the same by a mesh that all its tensors here have
+    alike."""
 
     rank: int
-    known: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    ranks_by_name: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     divided: Mapping[str, SubMeshes] = field(default_factory=dict)
     meshes: Mapping[tuple[int, ...], SubMeshes] = field(default_factory=dict)
 
     def of(self, path: str) -> tuple[tuple[int, int], tuple[int, ...]] | None:
         """((this rank's index, how many), ranks); None for all ranks."""
-        found = None
-        while found is None and path:
-            found = self.known.get(path)
+        ranks = None
+        while ranks is None and path:
+            ranks = self.ranks_by_name.get(path)
             path = path.rpartition(".")[0]
-        if not found:
+        if not ranks:
             return None
-        found = found if self.rank in found else (self.rank,)
-        return (found.index(self.rank), len(found)), found
+        if self.rank not in ranks:
+            ranks = (self.rank,)
+        return (ranks.index(self.rank), len(ranks)), ranks
 
     def submeshes(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
         """All sub-meshes that hold a DTensor of that name; () where its own mesh, of these global ranks, is the only
@@ -56,43 +58,49 @@ class Holders:
         return self.meshes.get(mesh, ())
 
 
-class Gathering(Protocol):
+class GatheringRanks(Protocol):
     """What is needed of Ranks."""
 
     rank: int
-    holders: Holders
+    placement: NamePlacement
 
     def gather(self, value: Any) -> list[Any]: ...
 
     def global_rank(self, rank: int) -> int: ...
 
 
-def agree(ranks: Gathering, names: Names) -> bool:
+def agree(ranks: GatheringRanks, names: Names) -> bool:
     """Let `ranks` know who holds what; whether that has changed. A collective.
 
     Raises CheckpointError, the same on all ranks, for a name with other types or shapes on different ranks.
     """
-    mine = digest.small(repr(sorted(names.items())).encode())
-    everybody: list[str] = ranks.gather(mine)
-    known: dict[str, tuple[int, ...]] = {}
+    local_digest = digest.small(repr(sorted(names.items())).encode())
+    digests: list[str] = ranks.gather(local_digest)
+    ranks_by_name: dict[str, tuple[int, ...]] = {}
     divided: dict[str, SubMeshes] = {}
-    if len(set(everybody)) > 1:
+    if len(set(digests)) > 1:
         # Of ranks that hold the same one speaks.
-        speaks = everybody.index(mine) == ranks.rank
-        told: list[dict[str, TensorLayout] | None] = ranks.gather(dict(names) if speaks else None)
-        by_rank = [told[everybody.index(one)] or {} for one in everybody]
+        is_speaker = digests.index(local_digest) == ranks.rank
+        spoken: dict[str, TensorLayout] | None = None
+        if is_speaker:
+            spoken = dict(names)
+        names_of_ranks: list[dict[str, TensorLayout] | None] = ranks.gather(spoken)
+        by_rank = [names_of_ranks[digests.index(rank_digest)] or {} for rank_digest in digests]
         divided = _divided(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
         lists = {
-            rank: [(name, layout.text()) for name, layout in one.items() if name not in divided and layout.kind]
-            for rank, one in enumerate(told)
-            if one is not None
+            rank: [(name, layout.text()) for name, layout in rank_names.items() if name not in divided and layout.kind]
+            for rank, rank_names in enumerate(names_of_ranks)
+            if rank_names is not None
         }
         problem = held.clash(lists)
         if problem is not None:
             raise CheckpointError(problem)
-        known = _known(by_rank)
-    before, ranks.holders = ranks.holders, Holders(ranks.rank, known, divided, _meshes(names, divided))
-    return ranks.holders != before
+        ranks_by_name = _ranks_by_name(by_rank)
+    before, ranks.placement = (
+        ranks.placement,
+        NamePlacement(ranks.rank, ranks_by_name, divided, _meshes(names, divided)),
+    )
+    return ranks.placement != before
 
 
 def _divided(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
@@ -121,11 +129,11 @@ def _divided(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str,
 
 def _meshes(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
     """The sub-meshes by the mesh that this rank is in, where all tensors that it has there agree."""
-    seen: dict[tuple[int, ...], set[SubMeshes]] = {}
+    agreed_by_mesh: dict[tuple[int, ...], set[SubMeshes]] = {}
     for name, layout in names.items():
         if layout.kind:
-            seen.setdefault(layout.ranks, set()).add(divided.get(name, ()))
-    return {ranks: agreed.pop() for ranks, agreed in seen.items() if len(agreed) == 1 and ranks and divided}
+            agreed_by_mesh.setdefault(layout.ranks, set()).add(divided.get(name, ()))
+    return {ranks: agreed.pop() for ranks, agreed in agreed_by_mesh.items() if len(agreed) == 1 and ranks and divided}
 
 
 def _state_of(name: str) -> str:
@@ -133,19 +141,21 @@ def _state_of(name: str) -> str:
     return f"optimizer.state.{name[len(_MODEL) :]}"
 
 
-def _known(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
+def _ranks_by_name(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
     """Every name and every beginning of one, with the ranks that have it. All ranks are ()."""
-    found: dict[str, set[int]] = {}
+    ranks_of: dict[str, set[int]] = {}
     for rank, names in enumerate(by_rank):
-        seen: set[str] = set()
+        visited: set[str] = set()
         for name in names:
-            while name and name not in seen:
-                seen.add(name)
-                found.setdefault(name, set()).add(rank)
+            while name and name not in visited:
+                visited.add(name)
+                ranks_of.setdefault(name, set()).add(rank)
                 name = name.rpartition(".")[0]
-    for name in [name for name in found if name.startswith(_MODEL)]:
+    for name in [name for name in ranks_of if name.startswith(_MODEL)]:
         # A parameter that no optimizer has yet: its state will be with it.
-        found.setdefault(_state_of(name), found[name])
-    if all(len(who) == len(by_rank) for who in found.values()):
+        ranks_of.setdefault(_state_of(name), ranks_of[name])
+    if all(len(ranks) == len(by_rank) for ranks in ranks_of.values()):
         return {}
-    return {name: () if len(who) == len(by_rank) else tuple(sorted(who)) for name, who in found.items()}
+    by_name: dict[str, tuple[int, ...]] = dict.fromkeys(ranks_of, ())
+    by_name.update({name: tuple(sorted(ranks)) for name, ranks in ranks_of.items() if len(ranks) != len(by_rank)})
+    return by_name

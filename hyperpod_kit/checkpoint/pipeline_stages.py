@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from hyperpod_kit.checkpoint import holders
+from hyperpod_kit.checkpoint import placement
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.submeshes import TensorLayout
@@ -20,7 +20,7 @@ def agree(ranks: Ranks, state: State) -> bool:
     names: Mapping[str, TensorLayout] = {}
     with contextlib.suppress(StateNotSerializable):  # the first save says so
         names = state.names(ranks)
-    changed = holders.agree(ranks, names)
+    changed = placement.agree(ranks, names)
     if changed:
-        state.forget()
+        state.clear_cache()
     return changed

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hyperpod_kit.checkpoint import local_tiers
-from hyperpod_kit.checkpoint.agent import replicas, shm_slots, trees
-from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.agent import extra_state, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -146,10 +146,10 @@ class CandidateRun:
                     str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.attempt
                 )
             )
-            return tree, replicas.of_tree(tree)
+            return tree, replicas.digests_in_tree(tree)
 
         tree, alike = self._all.prove_and_tell(read)
-        differ = replicas.difference(dict(enumerate(alike)))
+        differ = replicas.find_difference(dict(enumerate(alike)))
         if differ is not None:
             # The agents refused it, or were killed before they could.
             raise Rejected(Reason(replicas.explain(differ)))
@@ -170,8 +170,8 @@ class CandidateRun:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
-            shared, own = trees.parts_of(extra, self._ranks.world)
-            return body, shared, [(one.parts, None if one.place is None else list(one.place)) for one in own]
+            shared, own = extra_state.parts_of(extra, self._ranks.world)
+            return body, shared, [(one.parts, None if one.location is None else list(one.location)) for one in own]
 
         found = self._all.prove(read if self._ranks.rank == 0 else lambda: None)
         body, shared = self._ranks.broadcast(found and found[:2])

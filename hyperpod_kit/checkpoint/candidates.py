@@ -113,7 +113,7 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
 
 def attempt_of(page: Page) -> str:
     """The attempt that the agents make of a capture."""
-    return page.attempt(page.origin.incarnation)
+    return page.checkpoint_id(page.origin.incarnation)
 
 
 def of_page(page: Page) -> HeldShard:
@@ -130,14 +130,14 @@ def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, ra
             found += [
                 HeldShard(
                     LOCAL,
-                    part.attempt,
+                    part.checkpoint_id,
                     part.report.page.key,
                     part.report.page.origin.world,
                     part.report.page.shard.plan,
                     part.report.record.root,
                     part.report.record.size,
                 )
-                for part in local.reports(directory, shm_slots.run_hash(run_id), rank)
+                for part in local.list_parts(directory, shm_slots.run_hash(run_id), rank)
             ]
     return found
 

@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveFailed,
     SaveSealed,
     TensorDigests,
-    TensorQuestion,
+    TensorQuery,
 )
 from hyperpod_kit.checkpoint.copier import Batch
 from hyperpod_kit.checkpoint.device import Fold
@@ -139,7 +139,7 @@ class Comparing:
 
     def hear(self, event: AgentEvent) -> TensorDigests | None:
         """What the agent says; the answer to its question, where it is one."""
-        if isinstance(event, TensorQuestion):
+        if isinstance(event, TensorQuery):
             return TensorDigests(event.key, self.tensors(event.key[1], event.holders))
         if isinstance(event, (SaveSealed, SaveDurable)):
             self.found_equal(event.key[1])

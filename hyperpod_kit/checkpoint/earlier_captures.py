@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hyperpod_kit.checkpoint import candidates, peek, restore, room, telling
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
@@ -113,4 +113,4 @@ class EarlierCaptures:
 
     def _settle(self, keep: Key | None) -> None:
         self._settled = True
-        self._agent.send(Settle(keep, candidates.LOCAL if self._local else candidates.MEMORY))
+        self._agent.send(RestoreCompleted(keep, candidates.LOCAL if self._local else candidates.MEMORY))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hyperpod_kit.checkpoint import submeshes
-from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.agent import name_coverage
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.submeshes import SubMeshes, TensorLayout
 from hyperpod_kit.errors import CheckpointError
@@ -87,7 +87,7 @@ def agree(ranks: Gathering, names: Names) -> bool:
             for rank, one in enumerate(told)
             if one is not None
         }
-        problem = held.clash(lists)
+        problem = name_coverage.find_conflict(lists)
         if problem is not None:
             raise CheckpointError(problem)
         known = _known(by_rank)

@@ -53,7 +53,7 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], held: HeldShard) -> Iterato
 
 def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    report = local.report(directory, shm_slots.run_hash(run_id), rank, attempt)
+    report = local.read_report(directory, shm_slots.run_hash(run_id), rank, attempt)
     found = digest.small(report.extra.encode())
     if found != report.page.shard.extra_root:
         raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, found)
@@ -64,8 +64,8 @@ def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
 def shard_on_disk(directory: str, run_id: str, rank: int, held: HeldShard) -> Iterator[ProvedShard]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
-    chunk = local.report(directory, run_hash, rank, held.attempt).page.shard.chunk
-    reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
+    chunk = local.read_report(directory, run_hash, rank, held.attempt).page.shard.chunk
+    reader = local.open_local_store(directory, run_hash).open_read(f"{held.attempt}/{name}")
     try:
         yield ProvedShard(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
     finally:

@@ -28,7 +28,7 @@ from hyperpod_kit.checkpoint import (
     save_schedule,
     startup,
 )
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.comparing import Comparing
@@ -119,7 +119,7 @@ class Manager:
         load.warm(self._start.algorithm)
         directory = os.path.abspath(local) if local is not None else None
         by_agent = keep.to_json() if keep is not None and policy.is_data(keep) else None
-        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
+        options: JsonMessage = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
         own = OwnPolicy(self._start, None if by_agent or self._ranks.rank else keep)
         self._hearing = Hearing(self._start.incarnation, self._saves, comparing, self._progress, own)
         self._agent = startup.start_agent(self._ranks, self._start, options, self._hearing.hear)

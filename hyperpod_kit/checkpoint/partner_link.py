@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyperpod_kit.checkpoint import partners, startup
-from hyperpod_kit.checkpoint.agent import partner_memory, partner_wire, places, shm_slots
+from hyperpod_kit.checkpoint.agent import partner_memory, partner_wire, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import PartnerAt
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -64,7 +64,7 @@ class PartnerLink:
         own = [page.key for name, page in self._sealed(folder) if name.rank == rank]
         copies: list[tuple[int, Key]] = []
         if [place.node for place in self._places].index(self._places[rank].node) == rank:
-            both = [*self._sealed(partner_memory.folder_of(folder)), *self._sealed(folder)]
+            both = [*self._sealed(partner_memory.copies_directory(folder)), *self._sealed(folder)]
             copies = [(name.rank, page.key) for name, page in both]
         seen = self._ranks.gather((own, copies))
         mine = whence([found for found, _ in seen], [found for _, found in seen]).get(rank)
@@ -80,7 +80,7 @@ class PartnerLink:
     def _sealed(self, folder: str) -> list[tuple[shm_slots.SlotName, Page]]:
         return [
             (name, page)
-            for name, page in partner_memory.sealed(folder, self._run)
+            for name, page in partner_memory.sealed_copies(folder, self._run)
             if page.origin.world == self._ranks.world and page.origin.run_id == self._start.run.run_id
         ]
 
@@ -89,9 +89,9 @@ class PartnerLink:
         rank = self._ranks.rank
         taken = {name.slot for name in shm_slots.names(self._folder, run=self._run, rank=rank)}
         number = min(set(range(100)) - taken)
-        name = shm_slots.SlotName(places.node_uid(), self._run, rank, number)
+        name = shm_slots.SlotName(shm_paths.node_uid(), self._run, rank, number)
         slot = shm_slots.create(
             self._folder, name, page.shard.size, extra_room=max(shm_slots.EXTRA_ROOM, page.shard.extra_size)
         )
-        slot.put(replace(page, state=SlotState.WRITING))
+        slot.write_page(replace(page, state=SlotState.WRITING))
         return slot

@@ -22,7 +22,7 @@ import torch
 
 from hyperpod_kit.checkpoint import candidates, load, local_tiers, positions, replicate, stages
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks

@@ -10,8 +10,8 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, comparing, copier, device
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, SlotState
-from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import FreeSlot, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.save_failures import NO_SLOT
 from hyperpod_kit.checkpoint.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
@@ -191,7 +191,7 @@ class Staging:
         end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
         asked = self._saves.released
         if on_busy == "replace":
-            self._agent.send(MakeRoom(self._key(handle)))
+            self._agent.send(FreeSlot(self._key(handle)))
         slot = None
         while slot is None and self._saves.agent_error is None and time.monotonic() < end:
             answered = self._saves.released != asked

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import opened, values
-from hyperpod_kit.checkpoint.agent import greeting, places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent import handshake, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
@@ -82,7 +82,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
             socket.gethostname(),
             [name for name, ok in digest.available().items() if ok],
             problem,
-            greeting.PROTOCOL,
+            handshake.PROTOCOL,
             proof.proof(key, "which attempt") if key else "",
         )
     )
@@ -123,12 +123,12 @@ def _attempt_key() -> bytes:
 def start_agent(
     ranks: Ranks,
     identity: StartIdentity,
-    options: Message,
+    options: JsonMessage,
     on_event: Callable[[AgentEvent], TrainerMessage | None],
 ) -> AgentKeeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     own = addresses(identity.hosts) if ranks.rank == 0 or options.get("partners") else []
-    setup: Message = {
+    setup: JsonMessage = {
         "root": identity.root,
         "run": identity.run.run,
         "run_id": identity.run.run_id,
@@ -231,9 +231,9 @@ def _room(root: str) -> str:
 def _own_place() -> str:
     """The directory of shared memory that this user's slots are in. Raises OSError."""
     try:
-        return places.mine()
+        return shm_paths.user_directory()
     except OSError as err:
-        raise shm_slots.explained(err, places.base()) from None
+        raise shm_slots.explain_error(err, shm_paths.base()) from None
 
 
 def _spread(hosts: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import sharding, subclasses
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import saved_tree, verify
@@ -84,7 +84,7 @@ def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | st
     CheckpointError when there is nothing below."""
     try:
         body = verify.read_manifest(store, attempt)
-        tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
+        tree = extra_state.merge_trees(verify.read_extra(store, attempt, body.extra))
         with reshard.opened(store, attempt, body) as opened:
             rows = opened.rows()
         sources = _sources(tree, rows, inside)

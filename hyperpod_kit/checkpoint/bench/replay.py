@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.checkpoint.bench import launch
 from hyperpod_kit.checkpoint.bench.replaying import WRITERS
 from hyperpod_kit.errors import first_line
@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
-    with launch.Bench(args.dir, places.base(), 0.0) as scratch:
+    with launch.Bench(args.dir, shm_paths.base(), 0.0) as scratch:
         try:
             phase = f"replay-{args.writer}"
             found = scratch.phase(phase, str(args.bytes), mode, args.repeat, scratch.place("replay"), 0.0)

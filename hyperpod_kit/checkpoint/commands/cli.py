@@ -28,16 +28,16 @@ def _flush_ended(args: argparse.Namespace, folder: str, mine: int) -> int:
 
 
 def _flush(args: argparse.Namespace) -> int:
-    from hyperpod_kit.checkpoint.agent import flush, flush_users, places
+    from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 
-    folder, mine = places.base(), places.node_uid()
+    folder, mine = shm_paths.base(), shm_paths.node_uid()
     if args.ended or args.hand_over:
         return _flush_ended(args, folder, mine)
     if mine not in (0, mine if args.uid is None else args.uid):
         raise UsageError(
             f"--uid {args.uid} is for root: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all"
         )
-    uids = [args.uid] if args.uid is not None else places.users(folder) if mine == 0 else [mine]
+    uids = [args.uid] if args.uid is not None else shm_paths.users(folder) if mine == 0 else [mine]
     found = []
     for uid in uids:
         found += flush_users.flush_as(

@@ -11,7 +11,7 @@ import contextlib
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import held, trees
+from hyperpod_kit.checkpoint.agent import extra_state, name_coverage
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit_records,
@@ -122,7 +122,7 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
         seq=name.seq,
         step=name.step,
         world=world,
-        plan=held.plan_of([proved.meta["plan"] for proved in shards]),
+        plan=name_coverage.combine_plans([proved.meta["plan"] for proved in shards]),
         digest=shards[0].meta["digest"],
         chunk=shards[0].meta["chunk"],
         total_bytes=sum(proved.record.size for proved in shards),
@@ -231,17 +231,17 @@ def _covered(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
 
 def _require_trees(store: Store, attempt: str, extra: bytes, world: int, names: Set[str]) -> None:
     """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
-    for rank, part in enumerate(trees.parts_of(extra, world)[1]):
-        if part.place is not None:
-            own_tree.read(store, attempt, rank, part.place)
-    missing = sorted(set(held.shared_names(trees.whole_of(extra))) - names)
+    for rank, part in enumerate(extra_state.parts_of(extra, world)[1]):
+        if part.location is not None:
+            own_tree.read(store, attempt, rank, part.location)
+    missing = sorted(set(name_coverage.shared_names(extra_state.merge_trees(extra))) - names)
     if missing:
         raise CheckpointError(f"{missing[0]} is in no shard")
 
 
 def _count(names: Set[str], plan: str) -> int:
     """As a commit counts them: what is one rank's own is not among them."""
-    return len(names) if plan == _DCP else sum(not name.startswith(held.OWN) for name in names)
+    return len(names) if plan == _DCP else sum(not name.startswith(name_coverage.RANK_PREFIX) for name in names)
 
 
 def _time(store: Store, attempt: str) -> str:

@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, subclass_parts
@@ -115,7 +115,7 @@ class Reader(StorageReader):
         self._rows = self._attempt.rows()
         extra = verify.read_extra(self._store, self._attempt.name, self._attempt.manifest.extra)
         rank = dist.get_rank() if dist.is_initialized() else 0
-        tree = trees.read(self._store, self._attempt.name, extra, rank)
+        tree = extra_state.read(self._store, self._attempt.name, extra, rank)
         paths = self._name(tree)
         items: dict[str, Any] = {}
         for name, stored in self._alias.items():

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice
 from hyperpod_kit.checkpoint.diffing.blocks import blocks
@@ -109,7 +109,7 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = unsaid)
     """
     bodies = [verify.read_manifest(at.store, at.attempt) for at in (before, after)]
     saved = [
-        trees.whole_of(verify.read_extra(at.store, at.attempt, body.extra))
+        extra_state.merge_trees(verify.read_extra(at.store, at.attempt, body.extra))
         for at, body in zip((before, after), bodies, strict=True)
     ]
     values = [_values(tree) for tree in saved]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from hyperpod_kit.checkpoint import codec, whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.appearing import appearing
 from hyperpod_kit.checkpoint.dcp import reshard, subclass_parts
 from hyperpod_kit.checkpoint.exporting import preview, rooms, to_deepspeed, to_weights
@@ -123,7 +123,7 @@ class _State:
 def _read(store: Store, attempt: str, to: str, room: Room | None = None, progress: Progress = unsaid) -> _State:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, attempt)
-    tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
+    tree = extra_state.merge_trees(verify.read_extra(store, attempt, body.extra))
     preview.refuse_of_others(to, attempt, tree)
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import to_weights
 from hyperpod_kit.checkpoint.repository import verify
@@ -48,7 +48,7 @@ def look(store: Store, attempt: str, to: str) -> ExportLook:
     """Raises UsageError, StorageUnreadable, CheckpointError, OSError."""
     body = verify.read_manifest(store, attempt)
     extra = verify.read_extra(store, attempt, body.extra)
-    tree = trees.read(store, attempt, extra, 0) if to == "deepspeed" else trees.whole_of(extra)
+    tree = extra_state.read(store, attempt, extra, 0) if to == "deepspeed" else extra_state.merge_trees(extra)
     refuse_of_others(to, attempt, tree)
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()

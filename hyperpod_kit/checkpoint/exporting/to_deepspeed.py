@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.appearing import destination
 from hyperpod_kit.checkpoint.boxed_state import object_of
 from hyperpod_kit.checkpoint.dcp import reshard
@@ -52,7 +52,7 @@ def write(store: Store, attempt: str, path: Path, room: Room, progress: Progress
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()
         for rank in range(body.world):
-            tree = trees.read(store, attempt, extra, rank)
+            tree = extra_state.read(store, attempt, extra, rank)
             preview.refuse_of_others("deepspeed", attempt, tree)
             # Of a file that the ranks have alike the first one's: nothing of it is a rank's own.
             for name in sorted(tree["words"].keys() - done):

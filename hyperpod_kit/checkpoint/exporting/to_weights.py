@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec, whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.appearing import destination
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import rooms
@@ -46,7 +46,7 @@ def write(store: Store, attempt: str, to: str, path: Path, progress: Progress = 
     read StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     body = verify.read_manifest(store, attempt)
-    tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
+    tree = extra_state.merge_trees(verify.read_extra(store, attempt, body.extra))
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()
         held = set(codec.tensor_names(tree)) or set(rows)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, replica_assignment
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, ImportedPiece, TensorBytes
 from hyperpod_kit.checkpoint.repository import (
@@ -117,7 +117,7 @@ def write(
         table = index.build(placed)
         coverage.check(table)
         typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
-        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step), typed=typed)
+        extra = extra_state.encode(texts, {}, stages=False, checkpoint_key=(epoch, seq, step), typed=typed)
         entries = rows.encode(placed)
         body = Manifest(
             run=whose.run,

@@ -9,7 +9,7 @@ import os
 import sys
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.locks import held
 
@@ -23,11 +23,11 @@ def give(node: Node, uid: str, *, asked_by: str) -> None:
     said = ""
     try:
         with held(node, "shared-memory", seconds=2) as alone:
-            said = places.prepare(where, int(uid or -1), aside=alone)
+            said = shm_paths.prepare(where, int(uid or -1), aside=alone)
     except OSError as err:
         whose = f"uid {uid}" if uid else "users"
         print(f"hyperpod-kit: no directory for {whose} in {where}: {err.strerror or err}", file=sys.stderr)
         return
     if said:
-        audit.record("moved aside", f"{where}/{places.PARENT}", said, asked_by=asked_by)
+        audit.record("moved aside", f"{where}/{shm_paths.PARENT}", said, asked_by=asked_by)
         print(f"hyperpod-kit: {said}", file=sys.stderr)

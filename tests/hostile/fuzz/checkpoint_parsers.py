@@ -13,13 +13,13 @@ from typing import Any, Callable
 
 from hyperpod_kit.checkpoint.agent import (
     control_page,
+    extra_state,
+    failure_note,
+    failure_rows,
     job_note,
     local,
-    lost_rows,
     note_page,
-    saves_note,
     shm_slots,
-    trees,
 )
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
@@ -211,7 +211,7 @@ def read_names(data: bytes) -> None:
     catalog.highest(store)
     lease.held(store)
     pins.pinned(store)
-    lost_rows.newest(store)
+    failure_rows.read_newest(store)
     identity.evidence(store)
 
 
@@ -349,15 +349,15 @@ def a_note(name: str, note: Any, of: Callable[[Any], object]) -> Parser:
     return Parser(name, read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
 
 
-SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
+SAVES = failure_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
 FARES = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
 
 
 def a_lost_row() -> Parser:
-    row = lost_rows.Row(3, 8, 2, "no room", 1.7e9)._asdict()
+    row = failure_rows.Row(3, 8, 2, "no room", 1.7e9)._asdict()
 
     def read(data: bytes) -> None:
-        lost_rows.newest(a_store(".hpk/saves-e000003-000008.json", data))
+        failure_rows.read_newest(a_store(".hpk/saves-e000003-000008.json", data))
 
     return Parser("checkpoint: lost saves", read, (), lambda rng: a_json(rng, [row]), (json.dumps(row).encode(),))
 
@@ -365,7 +365,7 @@ def a_lost_row() -> Parser:
 def read_report(data: bytes) -> None:
     place = folder("local")
     file = file_of(data, f"local/hpk-{'0' * 12}/{ATTEMPT}/{layout.report_file(0)}")
-    for part in local.reports(place, "0" * 12, 0):
+    for part in local.list_parts(place, "0" * 12, 0):
         use(part.report.page.key, part.report.page.origin.world, part.report.record.root, part.report.record.size)
         for placed in part.report.pieces:
             use(placed.spec.nbytes, placed.end - placed.begin, placed.spec.whole)
@@ -389,9 +389,9 @@ EXTRA = {
 
 def read_trees(data: bytes) -> None:
     for rank in range(3):
-        list(saved_tree.tensors(trees.tree_of(data, rank)))
-    list(saved_tree.wholes(trees.whole_of(data)))
-    trees.parts_of(data, 3)
+        list(saved_tree.tensors(extra_state.tree_of(data, rank)))
+    list(saved_tree.wholes(extra_state.merge_trees(data)))
+    extra_state.parts_of(data, 3)
 
 
 REPORT = Report(PAGE, SHARDS[0], "{}", LAID.tensors).to_json()
@@ -419,8 +419,8 @@ PARSERS = [
     a_compact_index(),
     a_shard(),
     a_page(),
-    a_note("shared memory: note of saves", SAVES, saves_note._of),
-    a_note("shared memory: note of a job", FARES, job_note._of),
+    a_note("shared memory: note of saves", SAVES, failure_note._parse_note),
+    a_note("shared memory: note of a job", FARES, job_note._parse_job_note),
     a_lost_row(),
     sealed("node's disk: report", REPORT, read_report),
 ]

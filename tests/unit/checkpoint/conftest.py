@@ -97,15 +97,15 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
                 extra_root=digest.small(extra),
             ),
         )
-        made.put(page.to(SlotState.WRITING))
+        made.write_page(page.transition(SlotState.WRITING))
         head = layout.header(epoch, seq, step)
         made.image[: len(head)] = head
         made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
         begin, end = layout.tree
         made.image[begin:end] = extra.ljust(end - begin) if rank else b""
-        made.put_extra(extra)
+        made.write_extra(extra)
         if state == SlotState.CAPTURED:
-            made.move(SlotState.CAPTURED)
+            made.transition(SlotState.CAPTURED)
         return made
 
     return make

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State, loading
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.commands import cli, rebuild
 from hyperpod_kit.checkpoint.repository import (
     catalog,
@@ -263,7 +263,7 @@ def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
 def test_a_seal_is_passed_over_by_who_does_not_know_it(whole: Path) -> None:
     extra = (whole / names(whole)[0] / layout.EXTRA_FILE).read_bytes()
     sealed_text.require(extra, "extra.json")
-    assert trees.tree_of(sealed_text.without_seal(extra), 0) == trees.tree_of(extra, 0)
+    assert extra_state.tree_of(sealed_text.without_seal(extra), 0) == extra_state.tree_of(extra, 0)
     for end in range(len(extra)):
         with pytest.raises(CheckpointError):
             sealed_text.require(extra[:end], "extra.json")

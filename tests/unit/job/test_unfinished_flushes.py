@@ -148,7 +148,7 @@ def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, m
 
     monkeypatch.setattr(persist, "write_shard", held)
     done: List[Any] = []
-    flushing = threading.Thread(target=lambda: done.extend(flush.flush(job="7", tell=signs.append)))
+    flushing = threading.Thread(target=lambda: done.extend(flush.flush(job="7", on_progress=signs.append)))
     flushing.start()
 
     def pause(seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.node import mount_commands
@@ -201,7 +201,7 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     folder = fake.root / "dev/shm"
     uid = os.getuid()
     folder.mkdir(parents=True)
-    places.prepare(str(folder), uid)
+    shm_paths.prepare(str(folder), uid)
     own = folder / f"hyperpod-kit/{uid}"
     capture(own / "partners", tmp_path / "root", owner=process.myself())
     assert held(str(folder)) == [LeftCaptures(uid, "5", False)]
@@ -298,7 +298,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     folder = fake.root / "dev/shm"
     folder.mkdir(parents=True)
     for uid, jobs in ((4001, range(20, 60)), (4002, range(7, 8))):
-        places.prepare(str(folder), uid)
+        shm_paths.prepare(str(folder), uid)
         own = folder / f"hyperpod-kit/{uid}"
         for job in jobs:
             capture(folder / "made", tmp_path / f"root{job}", job=str(job))

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, Shar
 from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.shard_report import InShard, Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
 
 HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
@@ -127,7 +127,7 @@ def in_shard(rank: int, seq: int, end: int) -> Optional[InShard]:
     if not rank:
         return None
     own = own_text(rank, seq).encode()
-    return InShard(OwnTree(end, len(own), digest.small(own)), ("extra", "rng"))
+    return InShard(RankStateLocation(end, len(own), digest.small(own)), ("extra", "rng"))
 
 
 def placed(rank: int, world: int) -> Tuple[Placed, ...]:

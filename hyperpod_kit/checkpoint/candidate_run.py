@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
-from hyperpod_kit.checkpoint.repository import digest, lease, own_tree, saved_tree, verify
+from hyperpod_kit.checkpoint.repository import digest, lease, non_tensor_state, rank_extra_state, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_RESUME_FROM
@@ -181,8 +181,12 @@ class CandidateRun:
             digest.algorithm(body.digest)
             tree = {**json.loads(shared), **own}
             if place is not None:
-                tree.update(own_tree.read(self._store, attempt, self._ranks.rank, own_tree.place_of(place)))
-            saved_tree.require_sound(tree)
+                tree.update(
+                    rank_extra_state.read(
+                        self._store, attempt, self._ranks.rank, rank_extra_state.parse_location(place)
+                    )
+                )
+            non_tensor_state.require_sound(tree)
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)

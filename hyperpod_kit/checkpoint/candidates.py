@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository import commit_records, layout, rollbacks, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
@@ -81,7 +81,7 @@ class Candidate:
     """
 
     attempt: str
-    name: layout.AttemptName
+    name: layout.CheckpointId
     committed: bool
     held: list[dict[str, HeldShard]] = field(default_factory=list)
     passed: str = ""
@@ -193,7 +193,8 @@ def _all_newest_first(
                 found = next(listing, None)
             except (OSError, CheckpointError) as err:
                 problem = CheckpointError(
-                    f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+                    f"cannot list {store.url}: {verify.describe_failure(err)}",
+                    hint=f"hyperpod-kit checkpoint ls {store.url}",
                 )
         # Who has what is known to all, and may be long: rank 0 says whether it counts.
         counts = found is not None and bool(found.held)
@@ -208,15 +209,15 @@ def _all_newest_first(
 def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: ResumeFrom) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
-    gone_back = rewinds.standing(store)
+    gone_back = rollbacks.read_records(store)
 
     def committed() -> Iterator[Candidate]:
-        for number, entry in enumerate(selection.walk(store, first=told.first, own=told.own)):
+        for number, entry in enumerate(selection.walk(store, first=told.first, attempt=told.own)):
             if number == 0 and told.first is None:
                 for lost in selection.lost_before(store, entry.name):
-                    name = layout.parse_attempt(lost.attempt)
+                    name = layout.parse_checkpoint_id(lost.checkpoint_id)
                     assert name is not None
-                    yield Candidate(lost.attempt, name, True, [], lost.reason, lost=True)
+                    yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
             why = tombstone.read(store, entry.attempt) if entry.marked else None
             if why is None:
                 taken.add(entry.attempt)
@@ -231,9 +232,9 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
     def captured() -> Iterator[Candidate]:
         found = []
         for attempt, tiers in known.items():
-            name = layout.parse_attempt(attempt)
+            name = layout.parse_checkpoint_id(attempt)
             if name is not None:
-                passed = rewinds.why_left(gone_back, name)
+                passed = rollbacks.reason_left(gone_back, name)
                 if not passed:
                     passed = _incomplete(tiers)
                     if passed and told.first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
@@ -252,8 +253,8 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
     yield from passed
     # That something was committed must be known, or the run would start from scratch; none of these is tried.
     known_commits = bool(taken or passed)
-    for attempt, why in selection.left(store):
-        name = layout.parse_attempt(attempt)
+    for attempt, why in selection.left_on_purpose(store):
+        name = layout.parse_checkpoint_id(attempt)
         if name is not None and attempt not in taken:
             known_commits = True
             yield Candidate(attempt, name, True, [], why)
@@ -264,9 +265,9 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
 def _lost(store: Store) -> Iterator[Candidate]:
     """What was committed and has no manifest any more: none of these is tried, and the run must not start from
     scratch."""
-    nameless = layout.AttemptName(0, 0, 0, "")
+    nameless = layout.CheckpointId(0, 0, 0, "")
     for attempt, why in commit_records.reasons(selection.lost_commits(store)):
-        yield Candidate(attempt, layout.parse_attempt(attempt) or nameless, True, [], why, lost=True)
+        yield Candidate(attempt, layout.parse_checkpoint_id(attempt) or nameless, True, [], why, lost=True)
 
 
 def _incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:

@@ -56,8 +56,8 @@ def _run_id(ranks: Ranks, store: Store) -> str:
     ranks.meet(None)
     if ranks.rank == 0:
         try:
-            found = identity.said(store).identity or identity.adopted(store)
-            answer = found.run_id if found is not None else selection.nothing_left(store, ())
+            found = identity.read_run_file(store).identity or identity.infer_identity(store)
+            answer = found.run_id if found is not None else selection.no_checkpoint_error(store, ())
         except (CheckpointError, OSError) as err:
             answer = err if isinstance(err, CheckpointError) else CheckpointError(f"cannot read {store.url}: {err}")
     answer = ranks.broadcast(answer)

@@ -34,4 +34,4 @@ def mark(store: Store, attempt: str, rank: int, reason: str) -> None:
     except (CheckpointError, OSError) as err:
         if tombstone.proves(err):
             with contextlib.suppress(OSError, CheckpointError):
-                tombstone.mark(store, attempt, reason)
+                tombstone.write(store, attempt, reason)

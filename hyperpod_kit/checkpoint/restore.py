@@ -31,7 +31,7 @@ from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.checkpoint.repository import commit_records, fresh_start, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.patient import patient
+from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
 from hyperpod_kit.checkpoint.restore_progress import Hear, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
@@ -79,7 +79,7 @@ def restore(
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
-    store = patient(store)
+    store = with_retries(store)
     listing = candidates.newest_first(ranks, store, held, told, only)
     try:
         with _prompt_switches():
@@ -193,7 +193,7 @@ def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
         try:
             fresh_start.begin_anew(store, by=f"{HPK_FRESH} of epoch {epoch}", upto=epoch - 1)
         except (CheckpointError, OSError) as err:
-            problem = verify.reason_of(err)
+            problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
     if problem is not None:
         raise CheckpointError(f"{store.url}: cannot put down that the run begins anew: {problem}")

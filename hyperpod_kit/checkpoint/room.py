@@ -58,7 +58,7 @@ def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) 
         if need > capacity:
             where = f" on {host}" if len(hosts) > 1 else ""
             raise NotEnoughSharedMemory(
-                f"{shm_paths.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need at "
-                f"least {need / 1e6:.0f} MB and what the optimizer adds",
+                f"{shm_paths.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need "
+                f"at least {need / 1e6:.0f} MB and what the optimizer adds",
                 hint=shm_slots.describe_larger(4 * need),
             )

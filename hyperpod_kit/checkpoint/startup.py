@@ -92,7 +92,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     answer: Any = None
     if ranks.rank == 0:
         try:
-            chosen = digest.asked_for(algorithm) or digest.best(*[names for _, names, *_ in seen])
+            chosen = digest.requested_algorithm(algorithm) or digest.best(*[names for _, names, *_ in seen])
             digest.algorithm(chosen)
             answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
@@ -181,7 +181,7 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
     answer: Any = None
     if ranks.rank == 0:
         try:
-            epoch, seq = catalog.highest(identity.root)
+            epoch, seq = catalog.highest_epoch_and_seq(identity.root)
             seq = max([seq] + [s for _, s in hot])
             above = max([e for e, _ in hot], default=0)
             answer = Epoch(max(epoch, above) + 1, seq)
@@ -204,7 +204,7 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
 
 
 def _words(root: str, err: OSError) -> str:
-    return f"{root}: {verify.reason_of(err)}{_room(root)}"
+    return f"{root}: {verify.describe_failure(err)}{_room(root)}"
 
 
 def _unusable(root: str, err: OSError) -> CheckpointError:

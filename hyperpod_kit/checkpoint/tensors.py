@@ -77,7 +77,7 @@ class TensorPiece:
     @property
     def kind(self) -> str:
         """Type and shape in words; a sharded tensor's mesh and placements too."""
-        return self.layout or f"{self.spec.dtype} {list(self.spec.whole)}"
+        return self.layout or f"{self.spec.dtype} {list(self.spec.full_shape)}"
 
 
 # What decides whether the tensors of two walks have the same plan: each piece's spec and layout.

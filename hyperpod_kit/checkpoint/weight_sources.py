@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint import sharding, subclasses
 from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.values import carried
@@ -90,10 +90,10 @@ def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | st
         sources = _sources(tree, rows, inside)
     except (CheckpointError, OSError) as err:
         if verify.is_unread(err):
-            raise StorageUnreadable(attempt, verify.reason_of(err), hint="try again later") from err
-        return verify.reason_of(err)
+            raise StorageUnreadable(attempt, verify.describe_failure(err), hint="try again later") from err
+        return verify.describe_failure(err)
     except Exception as err:  # whoever may write to the root may have written anything
-        return verify.unforeseen(err)
+        return verify.describe_unforeseen(err)
     if not sources:
         raise CheckpointError(
             f"{attempt} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
@@ -103,8 +103,8 @@ def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | st
 
 def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
     sources: dict[str, SavedTensor] = {}
-    for path, record in saved_tree.wholes(tree):
-        name = saved_tree.spelled(path)
+    for path, record in non_tensor_state.wholes(tree):
+        name = non_tensor_state.spelled(path)
         if not f"{name}.".startswith(f"{inside}."):
             continue
         below, stored = name[len(inside) + 1 :], str(record["name"])
@@ -114,7 +114,7 @@ def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, Save
         if stored not in rows:
             raise CheckpointError(f"{clean(name)} is in no shard, under {clean(stored)!r}")
         spec = rows[stored][0].spec
-        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
+        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.full_shape))
     return sources
 
 

@@ -134,7 +134,7 @@ def load_weights(
         return _report(name, step, live, saved, matched, rejected)
     if rejected:
         raise NoValidCheckpoint(store.url, rejected)
-    raise _told(ranks, partial(selection.nothing_left, store, ()))
+    raise _told(ranks, partial(selection.no_checkpoint_error, store, ()))
 
 
 def _report(

@@ -35,7 +35,7 @@ def read(
         found = rows.get(name)
         if not found:
             raise CheckpointError(f"{name} is in no shard")
-        specs[name] = TensorSpec(name, found[0].spec.dtype, tuple(found[0].spec.whole))
+        specs[name] = TensorSpec(name, found[0].spec.dtype, tuple(found[0].spec.full_shape))
     tensors = dict(room(specs) if room is not None else {name: empty(spec) for name, spec in specs.items()})
     for part in _parts(rows, specs):
         requests = SliceRequests(rows)

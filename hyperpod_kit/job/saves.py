@@ -69,7 +69,7 @@ def look(root: str) -> SaveStatus:
             break
         row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:
-        return SaveStatus(unknown=clean(verify.reason_of(err)))
+        return SaveStatus(unknown=clean(verify.describe_failure(err)))
     newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
     return SaveStatus(durable, row if newer else None)
 

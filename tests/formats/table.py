@@ -38,14 +38,14 @@ from hyperpod_kit.checkpoint.repository import (
     manifest,
     pins,
     proofs,
-    rewinds,
+    rollbacks,
     rows,
     shard,
     tombstone,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.config import access_points
@@ -100,7 +100,7 @@ BY_TESTS = {
 }
 """Formats whose files are made where they are tested."""
 
-ATTEMPT = str(layout.AttemptName(5, 50, 2, "abcd"))
+ATTEMPT = str(layout.CheckpointId(5, 50, 2, "abcd"))
 WHOSE = identity.RunIdentity("x", "0" * 32)
 RECORD = FileRecord(layout.shard_file(0), 4096, "blake2b:" + "0" * 32, 0)
 MANIFEST = Manifest(
@@ -219,14 +219,14 @@ def committed_root() -> MemoryStore:
 def a_rewind(write: Callable[[MemoryStore], object]) -> bytes:
     store = committed_root()
     write(store)
-    (name,) = [name for name in store._objects if name.startswith(layout.REWINDS)]
+    (name,) = [name for name in store._objects if name.startswith(layout.ROLLBACKS)]
     return bytes(store._objects[name])
 
 
 def read_rewind(data: bytes) -> Tuple[Any, ...]:
-    store = a_root(f"{layout.REWINDS}/000001.json", data)
+    store = a_root(f"{layout.ROLLBACKS}/000001.json", data)
     store._objects[layout.epoch_file(9)] = b"{}"
-    return tuple(type(record).__name__ for record in rewinds.standing(store))
+    return tuple(type(record).__name__ for record in rollbacks.read_records(store))
 
 
 def a_pin(data: bytes) -> Any:
@@ -236,12 +236,12 @@ def a_pin(data: bytes) -> Any:
 def a_lease(data: bytes) -> Any:
     until = manifest.open_json(data, "lease")["until"]
     store = a_root(f"{layout.LEASES}/{ATTEMPT}.{until:010d}-00000000.json", data)
-    return lease.held(store, now=lease.Moment(until - 60.0, 0.0), seen=lease.LeaseWatch())
+    return lease.leased_checkpoints(store, now=lease.Moment(until - 60.0, 0.0), watch=lease.LeaseWatch())
 
 
 def a_flush(data: bytes) -> Any:
     name = f"{layout.FLUSHES}/host-0123456789ab.json"
-    return flush_note.found(a_root(name, data))[name]
+    return flush_note.read_all(a_root(name, data))[name]
 
 
 def a_page() -> bytes:
@@ -251,7 +251,7 @@ def a_page() -> bytes:
 
 
 def an_extra(
-    places: dict[int, Optional[OwnTree]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
+    places: dict[int, Optional[RankStateLocation]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
 ) -> Callable[[], bytes]:
     parts = {rank: (*own, *more) for rank, own in PARTS.items()}
     return lambda: extra_state.encode(parts, places, stages=stages, checkpoint_key=(2, 5, 50))
@@ -350,7 +350,7 @@ FORMATS = (
     Format(
         "hpk-run/1",
         "RUN.json",
-        lambda data: identity.said(a_root(layout.RUN_FILE, data)).identity,
+        lambda data: identity.read_run_file(a_root(layout.RUN_FILE, data)).identity,
         WHOSE,
         lambda: stored(lambda store: identity.write(store, WHOSE)),
     ),
@@ -380,8 +380,8 @@ FORMATS = (
         "hpk-extra/3",
         "extra-3.json",
         lambda data: extra_state.parts_of(data, 2)[1][1].location,
-        OwnTree(4096, 20, "blake2b:" + "0" * 32),
-        an_extra({1: OwnTree(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
+        RankStateLocation(4096, 20, "blake2b:" + "0" * 32),
+        an_extra({1: RankStateLocation(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
     ),
     Format(
         "hpk-extra/4",
@@ -431,7 +431,7 @@ FORMATS = (
         "tombstone.json",
         lambda data: tombstone.read(a_root(layout.tombstone_file(ATTEMPT), data), ATTEMPT),
         "a flipped byte",
-        lambda: stored(lambda store: tombstone.mark(store, ATTEMPT, "a flipped byte")),
+        lambda: stored(lambda store: tombstone.write(store, ATTEMPT, "a flipped byte")),
     ),
     Format(
         "hpk-proof/1",
@@ -445,14 +445,14 @@ FORMATS = (
         "rewind.json",
         read_rewind,
         ("Rewind",),
-        lambda: a_rewind(lambda store: rewinds.record(store, ATTEMPT, 7, "ana")),
+        lambda: a_rewind(lambda store: rollbacks.record_rollback(store, ATTEMPT, 7, "ana")),
     ),
     Format(
         "hpk-fresh/1",
         "fresh.json",
         read_rewind,
         ("FreshStart",),
-        lambda: a_rewind(lambda store: rewinds.record_fresh_start(store, 7, by="ana")),
+        lambda: a_rewind(lambda store: rollbacks.record_fresh_start(store, 7, by="ana")),
     ),
     Format(
         "hpk-flush/1",

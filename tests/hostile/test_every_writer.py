@@ -19,6 +19,7 @@ ELSEWHERE = {
     "checkpoint/agent/agent": "the agent's own log file",
     "checkpoint/agent/flush_users.py": "a child's stack trace, in the epilog's log",
     "checkpoint/agent/leader.py": "the agent's own log file",
+    "checkpoint/agent/order_executor.py": "the agent's own log file",
     "checkpoint/agent/partner_copies.py": "the agent's own log file",
     "checkpoint/agent/partner_wire.py": "the same",
     "checkpoint/agent/shm_paths.py": "the trainer's own output, to its owner",

@@ -67,7 +67,7 @@ class Worker:
         try:
             self.post(result(key, job(), "", 0))
         except (CheckpointError, OSError) as err:
-            self.post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
+            self.post(result(key, None, verify.describe_failure(err), getattr(err, "errno", None) or 0))
 
 
 class Pipe:

@@ -28,8 +28,8 @@ _NO_JOB = "none"
 
 
 def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: Clock = capture_age.now) -> bool:
-    """Whether captures of dead runs other than `excluded_run` lie there that are older than MAX_AGE, or of unknown age, and then
-    dated by a flush. Raises OSError."""
+    """Whether captures of dead runs other than `excluded_run` lie there that are older than MAX_AGE, or of unknown age,
+    and then dated by a flush. Raises OSError."""
     for folder in folders:
         for directory in (folder, partner_memory.copies_directory(folder)):
             for slot in shm_slots.attached(

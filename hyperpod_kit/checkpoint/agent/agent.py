@@ -52,8 +52,8 @@ _TICK = 0.25
 class Agent:
     """One rank's agent. `run()` returns when the trainer is gone and nothing is left to do.
 
-    Its parts: `registry` takes captures on, `orders` does with them what rank 0's agent wants, `link` is the way to that
-    one (or the `Leader` itself, at rank 0), `lifetime` says how near the end is.
+    Its parts: `registry` takes captures on, `orders` does with them what rank 0's agent wants, `link` is the way to
+    that one (or the `Leader` itself, at rank 0), `lifetime` says how near the end is.
     """
 
     def __init__(self, trainer: Channel, setup: AgentSetup) -> None:

@@ -1,7 +1,7 @@
 """What an agent's main thread takes from its queue, one after the other: all else only puts something there.
 
-Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: the result with
-`failure` "", or None and why not, with `error_number`, the errno of the storage's error, where it was one.
+Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: the result
+with `failure` "", or None and why not, with `error_number`, the errno of the storage's error, where it was one.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ class CommitCheckResult(NamedTuple):
 
 
 class CommitOutcome(NamedTuple):
-    """The attempt whose manifest is written. `taken_by`: who had the root by then, "" where nobody but this start had."""
+    """The attempt whose manifest is written. `taken_by`: who had the root by then, "" where nobody but this start
+    had."""
 
     checkpoint_id: str
     taken_by: str = ""

@@ -56,7 +56,7 @@ class ReadBackTime:
             self._is_hurried, self._hurried_at = True, self._clock()
 
     def may_continue(self, size: int) -> bool:
-        """See read_back.GoOn."""
+        """See read_back.MayContinue."""
         if self._stopped():
             return False
         if self._is_hurried and self._clock() > max(self._started_at, self._hurried_at) + READ_AT_END:
@@ -68,9 +68,9 @@ class ReadBackTime:
 class Storage:
     """The root that this run writes to, and its directory on the node's disk where there is one.
 
-    `run_identity`: of the run whose root it was at the start. `keep`: the retention policy as JSON. `stopped`: the agent has to leave
-    everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is no
-    policy.
+    `run_identity`: of the run whose root it was at the start. `keep`: the retention policy as JSON. `stopped`: the
+    agent has to leave everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is
+    no policy.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Storage:
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._reading = ReadBackTime(persist.Pace(rate_limit), stopped)
-        self._prover = read_back.Prover(self.store, go_on=self._reading.may_continue)
+        self._prover = read_back.Prover(self.store, may_continue=self._reading.may_continue)
         self._versions = versions
         self._parser, self._columns = Parser(), assemble.IndexCache()
         self._keep = policy.from_json(keep) if keep else None
@@ -205,8 +205,8 @@ class Storage:
     def commit(
         self, capture: Capture, reports: Mapping[int, ShardReport], *, for_this_start: bool
     ) -> Callable[[], CommitOutcome]:
-        """Make a checkpoint of what all ranks have written. `for_this_start`: this start made the capture, and its trainer will
-        hear that it is durable.
+        """Make a checkpoint of what all ranks have written. `for_this_start`: this start made the capture, and its
+        trainer will hear that it is durable.
 
         The starts are looked at once the manifest is there: one that began before that may have missed it, one that
         begins later finds it.
@@ -217,7 +217,7 @@ class Storage:
             assembled = assemble.assemble(reports, self._versions, self._columns)
             commit.commit(self.store, capture.checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
             failpoint("agent.committed")
-            taken_by = starts.taken_by(self.store, capture.key[0]) if for_this_start else None
+            taken_by = starts.find_newer_start(self.store, capture.key[0]) if for_this_start else None
             return CommitOutcome(capture.checkpoint_id, taken_by or "")
 
         return job
@@ -229,7 +229,9 @@ class Storage:
             if self._keep is None or self._stopped():
                 return retention.Applied((), ())
             self._reading.start()
-            return retention.run(self.store, self._keep, self._run_identity, prover=self._prover, abandoned=abandoned)
+            return retention.enforce(
+                self.store, self._keep, self._run_identity, prover=self._prover, abandoned=abandoned
+            )
 
         return job
 
@@ -237,12 +239,12 @@ class Storage:
         """For a save that found no room: the oldest that the policy would let go with it, goes before it."""
 
         def job() -> retention.Applied:
-            name = layout.parse_attempt(capture.checkpoint_id)
+            name = layout.parse_checkpoint_id(capture.checkpoint_id)
             if self._keep is None or name is None or self._stopped():
                 return retention.Applied((), ())
-            coming = policy.CheckpointFacts(capture.checkpoint_id, catalog.order(name), name.step)
+            coming = policy.CheckpointFacts(capture.checkpoint_id, catalog.sort_key(name), name.step)
             self._reading.start()
-            return retention.run(
+            return retention.enforce(
                 self.store, self._keep, self._run_identity, prover=self._prover, coming=coming, abandoned=abandoned
             )
 
@@ -250,4 +252,4 @@ class Storage:
 
     def check_owner(self, epoch: int) -> Callable[[], str]:
         """Who has the root after a start of that epoch; "" while nobody has."""
-        return lambda: starts.taken_by(self.store, epoch) or ""
+        return lambda: starts.find_newer_start(self.store, epoch) or ""

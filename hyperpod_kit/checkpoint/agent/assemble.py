@@ -51,7 +51,7 @@ def _tensor_names(reports: Sequence[ShardReport]) -> Set[str]:
     names = {placed.spec.name for report in reports for placed in report.pieces or ()}
     tables = _tables([report for report in reports if report.pieces is None])
     for table in tables:
-        names.update(spec.name for _, spec in table.whole)
+        names.update(spec.name for _, spec in table.undivided)
     for pattern in {id(table.pattern): table.pattern for table in tables}.values():
         names.update(pattern.names)
     return names

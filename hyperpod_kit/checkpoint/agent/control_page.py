@@ -131,7 +131,7 @@ class Page:
 
     def checkpoint_id(self, nonce: str) -> str:
         """The name of an attempt to put this capture on storage: the same on all ranks that use one nonce."""
-        return str(layout.AttemptName(self.seq, self.step, self.epoch, nonce))
+        return str(layout.CheckpointId(self.seq, self.step, self.epoch, nonce))
 
     def transition(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
         """The page after a transition; `shard`: what is known of the shard besides, `durable`: from now on it is.

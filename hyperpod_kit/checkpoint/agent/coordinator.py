@@ -135,9 +135,9 @@ class Coordinator:
     ) -> List[Order]:
         """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
 
-        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `replica_digests` are the
-        digests of what this rank holds together with others, where the save compares. `memory`: it need not go to
-        storage.
+        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides.
+        `replica_digests` are the digests of what this rank holds together with others, where the save compares.
+        `memory`: it need not go to storage.
         """
         orders = self._drop_skipped(rank, key)
         self._forget_ended()
@@ -259,7 +259,8 @@ class Coordinator:
     # --- storage ------------------------------------------------------------------------------------------------
 
     def local(self, rank: int, key: Key, is_present: bool) -> List[Order]:
-        """`rank` has its shard on the node's disk, or (not `is_present`) could not write it and will upload from memory."""
+        """`rank` has its shard on the node's disk, or (not `is_present`) could not write it and will upload from
+        memory."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.PERSISTING or not self._local:
             return []

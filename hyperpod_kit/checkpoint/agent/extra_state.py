@@ -1,7 +1,7 @@
 """extra.json: what the ranks have in common of their trees, what each has besides, and where its own part lies.
 
 Rank 0's tree is the one that is shared. What is each rank's own (random generators, `extra`, a loader) lies in its
-shard; here is only where (see repository/own_tree).
+shard; here is only where (see repository/rank_extra_state).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from hyperpod_kit.checkpoint.agent import name_coverage, replicas
 from hyperpod_kit.checkpoint.agent.shard_report import Parts
-from hyperpod_kit.checkpoint.repository import layout, own_tree, saved_tree, sealed_text
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository import layout, non_tensor_state, rank_extra_state, sealed_text
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
@@ -27,7 +27,7 @@ TYPED = "3"
 
 def encode(
     trees: Mapping[int, Parts],
-    rank_states: Mapping[int, Optional[OwnTree]],
+    rank_states: Mapping[int, Optional[RankStateLocation]],
     *,
     stages: bool,
     checkpoint_key: Tuple[int, int, int] = (0, 0, 0),
@@ -35,10 +35,10 @@ def encode(
 ) -> bytes:
     """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
 
-    `checkpoint_key`: (epoch, seq, step) that it is of. `rank_states`: where the rest of a rank's tree lies, None where its parts are
-    all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said
-    so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records, although no tree
-    says so.
+    `checkpoint_key`: (epoch, seq, step) that it is of. `rank_states`: where the rest of a rank's tree lies, None where
+    its parts are all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has
+    it is said so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records,
+    although no tree says so.
     """
     by_rank = [
         {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, name_coverage.SHARED_NAMES)}
@@ -93,7 +93,7 @@ def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str,
     location = _parse_locations(body)[rank] if rank < len(body["ranks"]) else None
     return {
         **_tree_in(body, rank),
-        **(own_tree.read(store, checkpoint_id, rank, location) if location is not None else {}),
+        **(rank_extra_state.read(store, checkpoint_id, rank, location) if location is not None else {}),
     }
 
 
@@ -131,11 +131,11 @@ def _is_like(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
     return all(type(rank) is int and 0 <= rank < len(ranks) and key in ranks[rank] for key, rank in pairs)
 
 
-def _parse_locations(body: Mapping[str, Any]) -> List[Optional[OwnTree]]:
+def _parse_locations(body: Mapping[str, Any]) -> List[Optional[RankStateLocation]]:
     """Where each rank's own tree lies; None where its parts are all there are. Raises CheckpointError."""
     rank_states = body.get("own", [None] * len(body["ranks"]))
     try:
-        locations = [None if value is None else own_tree.place_of(value) for value in rank_states]
+        locations = [None if value is None else rank_extra_state.parse_location(value) for value in rank_states]
     except (ValueError, TypeError) as err:
         raise CheckpointError(f"{layout.EXTRA_FILE}: {err}") from None
     if len(locations) != len(body["ranks"]):
@@ -156,7 +156,7 @@ class RankParts(NamedTuple):
     """What one rank has besides what is shared, and where the rest is."""
 
     parts: Dict[str, Any]
-    location: Optional[OwnTree]
+    location: Optional[RankStateLocation]
 
 
 def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
@@ -182,7 +182,7 @@ def merge_trees(extra: bytes) -> Dict[str, Any]:
         merged = _merge_stages(body)
     except RecursionError:
         raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
-    saved_tree.require_sound(merged)
+    non_tensor_state.require_sound(merged)
     return merged
 
 

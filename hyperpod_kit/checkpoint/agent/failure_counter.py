@@ -1,6 +1,6 @@
 """Rank 0's agent counts the saves that come to nothing, and leaves word where others look.
 
-In shared memory (saves_note) at the end of every save; on the root (lost_rows) at the 1st, 2nd, 4th, 8th in a row.
+In shared memory (failure_note) at the end of every save; on the root (failure_rows) at the 1st, 2nd, 4th, 8th in a row.
 Neither is ever an error: what cannot be said there, the trainer says.
 """
 
@@ -78,7 +78,7 @@ class FailureCounter:
         if key is None or key[2] != self._incarnation or key[1] in self._ended:
             return
         if kind is OrderKind.COMMITTED:
-            name = layout.parse_attempt(note)
+            name = layout.parse_checkpoint_id(note)
             if name is None:
                 return
             self._tally.record_durable(key[1], name.step)

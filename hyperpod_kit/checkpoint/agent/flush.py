@@ -90,9 +90,9 @@ def flush(
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds by `clock`: older
     captures are saved, those of other jobs too, and given up where they cannot be, and so are copies of other nodes'
-    captures. Slots of dead trainers that hold nothing go, whosever they were. `on_progress` hears each second how far it is.
-    What goes wrong with one run is said of that one, and ends nothing for the others. Raises OSError when shared memory
-    cannot be listed.
+    captures. Slots of dead trainers that hold nothing go, whosever they were. `on_progress` hears each second how far
+    it is. What goes wrong with one run is said of that one, and ends nothing for the others. Raises OSError when shared
+    memory cannot be listed.
     """
     started_at = time.monotonic()
     waiting = TurnLimit(started_at + limit, stall)
@@ -194,7 +194,7 @@ class _RunFlush:
         job_id = str(newest.origin.job.get("slurm_job_id", ""))
         newest_committed = catalog.newest_committed(store) or ""
         note = FlushNote(
-            flush_note.here(), job_id, newest.epoch, newest.seq, newest.step, size, committed=newest_committed
+            flush_note.node_name(), job_id, newest.epoch, newest.seq, newest.step, size, committed=newest_committed
         )
         self._progress.begin(self._run, store, note)
 
@@ -245,7 +245,8 @@ class _RunFlush:
                 return None
             complete_pages = [page for _, page in slots if page.state in COMPLETE_STATES]
             if complete_pages:
-                reason = f"{reason}: {complete_pages[0].origin.root} has not taken {flush_captures.describe_steps(complete_pages)}"
+                steps = flush_captures.describe_steps(complete_pages)
+                reason = f"{reason}: {complete_pages[0].origin.root} has not taken {steps}"
             return FlushOutcome(self._run, None, False, reason)
         finally:
             for opened in slots:
@@ -347,7 +348,7 @@ class _RunFlush:
         try:
             saved = flush_captures.save(self._run, captured, [opened.page for opened in slots], self._progress)
         except (CheckpointError, OSError) as err:
-            note = f"not persisted: {verify.reason_of(err)}"
+            note = f"not persisted: {verify.describe_failure(err)}"
         else:
             checkpoint_id, note = saved.checkpoint_id, saved.note
             if saved.done:
@@ -400,7 +401,7 @@ class _CopiesFlush:
         try:
             copies = flush_copies.flush(self._folder, self._run, self._job, self._max_age, self._clock)
         except Exception as err:
-            return FlushOutcome(_COPIES, None, False, verify.reason_of(err))
+            return FlushOutcome(_COPIES, None, False, verify.describe_failure(err))
         if copies is None:
             return None
         return FlushOutcome(

@@ -91,9 +91,10 @@ def _query_committed(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
     try:
         return flush_captures.open_storage(copy.page)[1], ""
     except (CheckpointError, OSError) as err:
-        return None, f": {verify.reason_of(err)}"
+        return None, f": {verify.describe_failure(err)}"
 
 
 def _describe_copies(copies: List[OpenSlot]) -> str:
     ranks = ", ".join(map(str, sorted({copy.page.origin.rank for copy in copies})))
-    return f"copies of what rank {ranks} captured on another node, {flush_captures.describe_steps(copy.page for copy in copies)}"
+    steps = flush_captures.describe_steps(copy.page for copy in copies)
+    return f"copies of what rank {ranks} captured on another node, {steps}"

@@ -51,8 +51,8 @@ def flush_as(
     on_progress: Callable[[Sign], None] = lambda sign: None,
 ) -> List[flush.FlushOutcome]:
     """Flush the segments of `uid` in a child process, which is killed where it has no answer a little after `timeout`
-    seconds, or after `stall` seconds in which it has moved nothing. `on_progress` hears each second how far it is. Raises
-    OSError.
+    seconds, or after `stall` seconds in which it has moved nothing. `on_progress` hears each second how far it is.
+    Raises OSError.
 
     A child that hangs on a dead mount does not die: it is left behind, and holds nothing of the caller's, neither a
     pipe nor a file. `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by

@@ -57,7 +57,8 @@ def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) ->
 
 
 def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) -> Optional[Hello]:
-    """Who it is that said `line` when he was told `challenge_line`; None of somebody without the token, who is nobody."""
+    """Who it is that said `line` when he was told `challenge_line`; None of somebody without the token, who is
+    nobody."""
     try:
         response = parse.json_object(line, GREETING)
         rank, again = response.get("rank"), response.get("again")

@@ -23,8 +23,8 @@ number. Storage that fails over needs a minute or two."""
 
 
 class Heartbeat:
-    """Called from the agent's main thread: so it also says that this thread goes on. `on_progress` is called while bytes
-    move, for those that wait for this agent's end."""
+    """Called from the agent's main thread: so it also says that this thread goes on. `on_progress` is called while
+    bytes move, for those that wait for this agent's end."""
 
     def __init__(
         self,

@@ -10,7 +10,8 @@ from hyperpod_kit.environment import HPK_AGENT_LINGER
 
 
 class Lifetime:
-    """`is_closing`: the trainer has said that no save will come. `is_shutdown_ordered`: rank 0's agent has nothing more to do.
+    """`is_closing`: the trainer has said that no save will come. `is_shutdown_ordered`: rank 0's agent has nothing more
+    to do.
 
     `is_stop_requested`: leave everything as it is, and go.
     """

@@ -106,7 +106,7 @@ def read_report(directory: str, run_hash: str, rank: int, checkpoint_id: str) ->
 def _read_parts(local_store: Store, rank: int) -> List[Part]:
     parts = []
     for name in local_store.list():
-        parsed = layout.parse_attempt(name.rstrip("/"))
+        parsed = layout.parse_checkpoint_id(name.rstrip("/"))
         part = _read_part(local_store, name[:-1], rank) if parsed is not None and name.endswith("/") else None
         if part is not None:
             parts.append(part)
@@ -146,11 +146,11 @@ def prune_parts(local_store: Store, rank: int, *, upto: str, busy: Container[str
     `upto` is complete on all ranks; what is newer may never be and does not count. Also what a crash left half
     written. Raises OSError.
     """
-    last = layout.parse_attempt(upto)
+    last = layout.parse_checkpoint_id(upto)
     assert last is not None
     older = [
         parsed
-        for parsed in (layout.parse_attempt(name.rstrip("/")) for name in local_store.list())
+        for parsed in (layout.parse_checkpoint_id(name.rstrip("/")) for name in local_store.list())
         if parsed is not None and (parsed.epoch, parsed.seq) <= (last.epoch, last.seq)
     ]
     kept = 0

@@ -133,7 +133,8 @@ def holder(path: str) -> Optional[Tuple[Process, Process]]:
 
 def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout: float = FLUSHING) -> Lock:
     """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one. A flush, which has no trainer, is
-    not ended while it gets on, for `flush_timeout` seconds: what other nodes have handed in is of use with its part only.
+    not ended while it gets on, for `flush_timeout` seconds: what other nodes have handed in is of use with its part
+    only.
 
     Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """

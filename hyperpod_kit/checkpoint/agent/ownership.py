@@ -10,8 +10,8 @@ from hyperpod_kit.checkpoint.agent.control_page import Key
 class Ownership:
     """`incarnation`: of this start. `is_trainer_alive`: its trainer lives, and waits for what becomes of its saves.
 
-    A dead trainer is misled by nobody: what it has left is brought to storage whoever has started since. `taken_by`: who
-    has the root in this start's place.
+    A dead trainer is misled by nobody: what it has left is brought to storage whoever has started since. `taken_by`:
+    who has the root in this start's place.
     """
 
     def __init__(self, incarnation: str, is_trainer_alive: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
 """Captures from one node's memory to another's, over TCP: by the token of this start, proved, at a limited rate.
 
-Both sides greet as agents do (see greeting), with a key of its own. Then one request a connection, a sealed line each:
+Both sides greet as agents do (see handshake), with a key of its own. Then one request a connection, a sealed line each:
 
     put   slot, page -> `go` -> the bytes, their proof -> `kept`           an owner's agent to its partner's
     get   key -> `have` with its page -> `go` -> the bytes, their proof    a rank that has lost its memory

@@ -92,7 +92,10 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
     """What differs between the two ranks, and the way out. Without their tensors, that something does."""
     first_rank, second_rank = difference.ranks
     if first is None or second is None:
-        return f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which is not known any more); {_count_text(difference)}"
+        return (
+            f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which is not known any more); "
+            f"{_count_text(difference)}"
+        )
     first_tensors = {name: (layout, value) for name, layout, value in first}
     second_tensors = {name: (layout, value) for name, layout, value in second}
 
@@ -109,7 +112,8 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
     name = names[0]
     way_out = f"if each rank has its own: State(own=[{name!r}]), or a name per rank"
     if order(name)[0] == 0:
-        what = f"{name} is {first_tensors[name][0]} on rank {first_rank} and {second_tensors[name][0]} on rank {second_rank}"
+        first_layout, second_layout = first_tensors[name][0], second_tensors[name][0]
+        what = f"{name} is {first_layout} on rank {first_rank} and {second_layout} on rank {second_rank}"
     elif order(name)[0] == 2:
         what = f"{name} has other bytes on rank {first_rank} than on rank {second_rank}"
     else:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 from hyperpod_kit.checkpoint.agent import control_page, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
-from hyperpod_kit.checkpoint.repository import digest, own_tree
+from hyperpod_kit.checkpoint.repository import digest, rank_extra_state
 
 _LONG = 1024
 """Bytes from which on a text is said by its digest."""
@@ -35,7 +35,8 @@ def _is_shared(key: str, text: str) -> bool:
 
 
 class ReportEncoder:
-    """What an agent says of its rank's shards, save after save. `inline_texts`: with all texts, as rank 0's own does."""
+    """What an agent says of its rank's shards, save after save. `inline_texts`: with all texts, as rank 0's own
+    does."""
 
     def __init__(self, *, inline_texts: bool = False) -> None:
         self._inline_texts = inline_texts
@@ -208,7 +209,7 @@ class ReportDecoder:
         else:
             return None
         parts = tuple((str(part[0]), self._resolve_text(part, key)) for part in body["parts"])
-        tree = own_tree.place_of(body["tree"]) if "tree" in body else None
+        tree = rank_extra_state.parse_location(body["tree"]) if "tree" in body else None
         return ShardReport(page, record, parts, pattern, table_text, pieces, tree)
 
     def _resolve_text(self, part: List[Any], key: Key) -> str:

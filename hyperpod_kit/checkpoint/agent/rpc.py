@@ -1,6 +1,6 @@
 """How agents talk: all to the agent of rank 0, over TCP, by a token that only this start of the run knows.
 
-Who connects is a stranger until he has proved that he has the token (see greeting); every message after that carries
+Who connects is a stranger until he has proved that he has the token (see handshake); every message after that carries
 its own proof. The token is never sent.
 """
 
@@ -48,7 +48,8 @@ OnPeer = Callable[[int, Optional[JsonMessage]], None]
 
 
 class _Peer:
-    """An agent that has proved who it is. `last_message_at`: when it last said something; `pinged_at`: when it had to."""
+    """An agent that has proved who it is. `last_message_at`: when it last said something; `pinged_at`: when it had
+    to."""
 
     def __init__(self, rank: int, channel: Channel) -> None:
         self.rank = rank

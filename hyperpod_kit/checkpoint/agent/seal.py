@@ -25,8 +25,8 @@ def _threads(algorithm: str) -> int:
 
 
 class SlotShard:
-    """The shard in a captured slot. `seal` computes its digests in one thread (and its pool), `wait_until_final` waits in
-    others."""
+    """The shard in a captured slot. `seal` computes its digests in one thread (and its pool), `wait_until_final` waits
+    in others."""
 
     def __init__(self, slot: Slot) -> None:
         """Raises CheckpointError when the slot holds no capture."""

@@ -13,8 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
-from hyperpod_kit.checkpoint.repository import digest, manifest, own_tree, shard, shard_table
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository import digest, manifest, rank_extra_state, shard, shard_table
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
@@ -27,7 +27,7 @@ Parts = Tuple[Tuple[str, str], ...]
 class InShard(NamedTuple):
     """The part of a rank's tree that lies in its shard: where, and its keys."""
 
-    location: OwnTree
+    location: RankStateLocation
     keys: Tuple[str, ...]
 
     def to_json(self) -> List[Any]:
@@ -41,7 +41,7 @@ def parse_in_shard(body: Any) -> Optional[InShard]:
     location, keys = body
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("a rank's own tree has keys that are no texts")
-    return InShard(own_tree.place_of(location), tuple(keys))
+    return InShard(rank_extra_state.parse_location(location), tuple(keys))
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def pieces_to_json(pieces: Sequence[Placed]) -> List[List[Any]]:
 def parse_pieces(rows: Any) -> Tuple[Placed, ...]:
     """Undo `pieces_to_json`. Raises TypeError, ValueError when it is none."""
     return tuple(
-        Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
+        Placed(shard.parse_spec(name, dtype, shape, offsets, full), *shard.parse_range(begin, end))
         for name, dtype, shape, offsets, full, begin, end in rows
     )
 
@@ -114,7 +114,7 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
 
 def _locate_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
     """Raises CheckpointError when it is not a part of the tree."""
-    location = own_tree.in_image(image, *room)
+    location = rank_extra_state.locate_in_image(image, *room)
     if not location.size:
         return None
     try:
@@ -128,8 +128,9 @@ def _locate_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Op
 
 @dataclass(frozen=True)
 class ShardReport:
-    """`parts`: of the tree, in its order. `pattern`, `table_text`: texts of the shard's table (see shard_table); `pieces`
-    stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree are."""
+    """`parts`: of the tree, in its order. `pattern`, `table_text`: texts of the shard's table (see shard_table);
+    `pieces` stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree
+    are."""
 
     page: Page
     record: manifest.FileRecord
@@ -137,14 +138,14 @@ class ShardReport:
     pattern: str
     table_text: str
     pieces: Optional[Tuple[Placed, ...]] = None
-    tree: Optional[OwnTree] = None
+    tree: Optional[RankStateLocation] = None
 
     def placed(self) -> Tuple[Placed, ...]:
         """Every tensor and its place. Raises ValueError, TypeError."""
         if self.pieces is not None:
             return self.pieces
         pattern = shard_table.parse_pattern(self.pattern.encode())
-        return shard_table.placed_of(shard_table.parse_table(pattern, self.table_text.encode()))
+        return shard_table.place_tensors(shard_table.parse_table(pattern, self.table_text.encode()))
 
     def parse_parts(self) -> Dict[str, Any]:
         """All parts, parsed. Raises CheckpointError."""
@@ -186,10 +187,10 @@ def check(report: Report) -> None:
 
 def table_texts(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
     """(pattern, own, None) of a shard's tensors, ("", "", pieces) where no table says where they lie."""
-    table = shard_table.table_of(pieces)
+    table = shard_table.build_table(pieces)
     if table is None:
         return "", "", pieces
-    return table.pattern.text().decode(), shard_table.own_text(table).decode(), None
+    return table.pattern.text().decode(), shard_table.table_text(table).decode(), None
 
 
 def split(text: str) -> Parts:

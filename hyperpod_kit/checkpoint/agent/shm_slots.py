@@ -63,7 +63,7 @@ def log_file(uid: int, run: str, rank: int) -> str:
 
 
 def saves_file(uid: int, run: str, rank: int) -> str:
-    """See saves_note."""
+    """See failure_note."""
     return f"hpk-{uid}-{run}-{rank:05d}.saves"
 
 
@@ -138,7 +138,8 @@ class Slot:
         return page
 
     def seal(self, root: str) -> Page:
-        """CAPTURED -> SEALED, with the shard's digest; dated now, unless a flush has done so. Raises as `transition`."""
+        """CAPTURED -> SEALED, with the shard's digest; dated now, unless a flush has done so. Raises as
+        `transition`."""
         now = self.page
         if now is None:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
@@ -257,7 +258,8 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             free = os.statvfs(folder)
             raise NotEnoughSharedMemory(
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
-                hint=f"hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: {describe_larger(4 * size)}",
+                hint="hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: "
+                f"{describe_larger(4 * size)}",
             ) from None
         raise explain_error(err, os.path.join(folder, name.file("img"))) from None
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])

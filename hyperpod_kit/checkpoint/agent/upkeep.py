@@ -67,7 +67,7 @@ class Upkeep:
     def _log_applied(self, applied: retention.Applied) -> None:
         """Each reason is said once."""
         self._abandoned.difference_update(applied.deleted)
-        for checkpoint_id, reason in applied.left:
+        for checkpoint_id, reason in applied.remaining:
             self._log_once(f"old checkpoints stay: {checkpoint_id}: {reason}")
         for checkpoint_id, reason in applied.damaged:
             text = f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"

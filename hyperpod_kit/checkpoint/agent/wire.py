@@ -1,6 +1,6 @@
 """Connections between nodes whose ends have greeted: sealed lines and bytes, over TCP.
 
-Both sides greet as agents do (see greeting), each with its number; a key says what the connection is for.
+Both sides greet as agents do (see handshake), each with its number; a key says what the connection is for.
 Lines and bytes take turns, as bytes that followed a line at once would be read with it.
 """
 

@@ -56,7 +56,7 @@ class Worker:
                 self._post(result(key, returned, "", 0))
             except (CheckpointError, OSError) as err:
                 self._finish_job()
-                self._post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
+                self._post(result(key, None, verify.describe_failure(err), getattr(err, "errno", None) or 0))
             except Exception as err:
                 # A save whose thread died would have no end: a defect must become a visible failure, too.
                 traceback.print_exc()

@@ -218,7 +218,7 @@ def _user_of(args: argparse.Namespace, root: str) -> Optional[int]:
 
 
 def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
-    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, ExitCode.ABSENT)
+    return ending.Ending(f"{err.filename or args.root}: {verify.describe_failure(err)}", None, ExitCode.ABSENT)
 
 
 if __name__ == "__main__":

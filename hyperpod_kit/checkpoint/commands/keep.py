@@ -48,7 +48,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
 
 def _intact(store: Store, attempt: str) -> bool:
     try:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
         return True
     except (CheckpointError, OSError):
         return False
@@ -58,7 +58,7 @@ def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
     rule = policy_of(args)
     store = open_root(args)
-    whose = identity.of_root(store)
+    whose = identity.find_identity(store)
     items = retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None)
     planned, done = retention.plan(items, rule), retention.Applied((), ())
     damaged: Tuple[Tuple[str, str], ...] = ()
@@ -76,12 +76,12 @@ def prune(args: argparse.Namespace) -> int:
                 "keep": dict(planned.keep),
                 "delete": dict(planned.delete),
                 "deleted": list(done.deleted),
-                "left": dict(done.left),
+                "left": dict(done.remaining),
                 "damaged": dict(damaged),
             }
         )
-        return 1 if done.left or damaged else 0
-    left = dict(done.left)
+        return 1 if done.remaining or damaged else 0
+    left = dict(done.remaining)
     rows = [(attempt, "keep", why) for attempt, why in planned.keep]
     rows += [
         (attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted", left.get(attempt, why))
@@ -89,7 +89,7 @@ def prune(args: argparse.Namespace) -> int:
     ]
     shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
     terminal.out(shown)
-    return 1 if done.left or damaged else 0
+    return 1 if done.remaining or damaged else 0
 
 
 def pin(args: argparse.Namespace) -> int:

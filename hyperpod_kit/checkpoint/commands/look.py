@@ -32,7 +32,7 @@ def open_root(args: argparse.Namespace) -> Store:
     """The root that was named, with its owner's rights. Raises Absent when there is none: its mount may be gone, so
     nothing was checked."""
     store = open_as_owner(args.root)
-    if not store.exists(layout.RUN_FILE) and not any(map(layout.is_of_root, store.list())):
+    if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
         raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
     return store
 
@@ -42,15 +42,15 @@ def ls(args: argparse.Namespace) -> int:
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
     store = open_root(args)
-    pinned, leased, proved = pins.pinned(store), lease.held(store), proofs.recorded(store)
+    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
     limit = args.limit or None
     rows = [
         _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
     ]
-    problem = identity.said(store).problem
+    problem = identity.read_run_file(store).problem
     lost = [] if any(row["committed"] for row in rows) else _lost(store)
     for row in rows:
-        row["problem"] = next((one.reason for one in lost if one.attempt == row["attempt"]), row["problem"])
+        row["problem"] = next((one.reason for one in lost if one.checkpoint_id == row["attempt"]), row["problem"])
     if args.json:
         terminal.data(
             {
@@ -63,7 +63,7 @@ def ls(args: argparse.Namespace) -> int:
         return 0
     if problem:
         terminal.out(_run_line(store, problem))
-    for name, why in commit_records.reasons([one for one in lost if not one.there]):
+    for name, why in commit_records.reasons([one for one in lost if not one.has_directory]):
         terminal.out(f"{name}: {why}")
     if lost:
         terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
@@ -102,15 +102,15 @@ def _run_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
-def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
+def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
     body, problem = None, None if entry.committed else "never committed"
     if entry.committed:
         try:
             body = verify.read_manifest(store, entry.attempt)
         except (CheckpointError, OSError) as err:
-            problem = verify.reason_of(err)
+            problem = verify.describe_failure(err)
         except Exception as err:  # of one checkpoint; the others are listed
-            problem = verify.unforeseen(err)
+            problem = verify.describe_unforeseen(err)
     return {
         "attempt": entry.attempt,
         "epoch": entry.name.epoch,
@@ -209,7 +209,7 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
         {
             "name": name,
             "dtype": pieces[0].spec.dtype,
-            "shape": list(pieces[0].spec.whole),
+            "shape": list(pieces[0].spec.full_shape),
             "pieces": [
                 {
                     "shard": piece.shard,
@@ -228,17 +228,17 @@ def newest(store: Store) -> str:
     """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
     for entry in selection.walk(store):
         return entry.attempt
-    raise selection.nothing_left(store, ())
+    raise selection.no_checkpoint_error(store, ())
 
 
 def check(args: argparse.Namespace) -> int:
     """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
     store = open_root(args)
     for attempt in args.attempts:
-        if layout.parse_attempt(attempt) is None:
+        if layout.parse_checkpoint_id(attempt) is None:
             raise UsageError(f"{attempt} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}")
     wanted = args.attempts or [entry.attempt for entry in selection.walk(store)]
-    found = identity.said(store)
+    found = identity.read_run_file(store)
     results: List[Dict[str, Any]] = []
     strangers = 0
     for attempt in wanted:
@@ -262,7 +262,7 @@ def check(args: argparse.Namespace) -> int:
         )
     else:
         if not results:
-            terminal.out(selection.nothing_left(store, ()).message)
+            terminal.out(selection.no_checkpoint_error(store, ()).message)
         if run_problem:
             terminal.out(_run_line(store, run_problem))
     return 0 if good and len(good) == len(results) and not run_problem else 1
@@ -274,14 +274,14 @@ def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) 
     Raises DigestUnavailable: that is no verdict.
     """
     try:
-        body = verify.verify_attempt(store, attempt)
+        body = verify.verify_checkpoint(store, attempt)
         proofs.record_where_possible(store, attempt, "verify")
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
-        return verify.reason_of(err), False
+        return verify.describe_failure(err), False
     except Exception as err:  # of one checkpoint; the others are verified
-        return verify.unforeseen(err), False
+        return verify.describe_unforeseen(err), False
     if whose is None or body.run_id == whose.run_id:
         return None, False
     return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {whose}", True

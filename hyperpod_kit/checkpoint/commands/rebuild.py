@@ -17,20 +17,20 @@ from hyperpod_kit.checkpoint.repository import (
     commit_records,
     coverage,
     digest,
+    hole_check,
     identity,
     index,
     latest,
     layout,
     manifest,
-    own_tree,
+    rank_extra_state,
     rows,
     sealed_text,
     shard,
     stream,
     verify,
-    without_holes,
 )
-from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
+from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -73,7 +73,7 @@ def rebuild_all(store: Store, whose: RunIdentity, *, dry_run: bool) -> List[Rebu
         except FileExistsError:
             continue  # whoever was saving it has committed it just now
         except (CheckpointError, OSError) as err:
-            outcomes.append(Rebuilt(entry.attempt, verify.reason_of(err)))
+            outcomes.append(Rebuilt(entry.attempt, verify.describe_failure(err)))
     if not dry_run:
         _hint_at_newest(store, {outcome.attempt for outcome in outcomes if not outcome.why})
     return outcomes
@@ -82,36 +82,36 @@ def rebuild_all(store: Store, whose: RunIdentity, *, dry_run: bool) -> List[Rebu
 def _hint_at_newest(store: Store, rebuilt: Set[str]) -> None:
     """Where the newest of all is one of these. A hint at a newer one, which is lost, is the proof of that."""
     newest = catalog.newest_committed(store)
-    name = layout.parse_attempt(newest) if newest is not None and newest in rebuilt else None
+    name = layout.parse_checkpoint_id(newest) if newest is not None and newest in rebuilt else None
     hint = latest.read(store)
-    if name is not None and (hint is None or catalog.order(hint) < catalog.order(name)):
+    if name is not None and (hint is None or catalog.sort_key(hint) < catalog.sort_key(name)):
         latest.write(store, str(name))
 
 
-def _in_question(store: Store, entries: Sequence[AttemptEntry]) -> List[AttemptEntry]:
+def _in_question(store: Store, entries: Sequence[CheckpointEntry]) -> List[CheckpointEntry]:
     """Those without a manifest, but for what is newer than every commit that is known of and of the newest start: that
     is a save which may be under way."""
-    named = [layout.parse_attempt(record.attempt) for record in commit_records.gather(store).records]
-    known = [catalog.order(name) for name in named if name is not None]
+    named = [layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.gather(store).records]
+    known = [catalog.sort_key(name) for name in named if name is not None]
     known += [entry.order for entry in entries if entry.committed]
-    newest, epoch = max(known, default=(0, 0, "")), catalog.highest(store)[0]
+    newest, epoch = max(known, default=(0, 0, "")), catalog.highest_epoch_and_seq(store)[0]
     return [entry for entry in entries if not entry.committed and (entry.order <= newest or entry.name.epoch < epoch)]
 
 
 def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
     """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
-    name = layout.parse_attempt(attempt)
+    name = layout.parse_checkpoint_id(attempt)
     assert name is not None
     present = store.sizes(attempt)
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
         if file not in present:
             raise CheckpointError(f"{file} is missing")
-    extra = without_holes.read(store, f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    extra = hole_check.read(store, f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
     world = _world(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
     _require_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_proved(store, attempt, rank, world, whose) for rank in range(world)]
-    table = without_holes.read(store, f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    table = hole_check.read(store, f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _covered(shards, table)
     _require_trees(store, attempt, extra, world, names)
     saved = json_object(extra, len(extra))["shared"].get("save") or {}
@@ -139,7 +139,7 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
     )
 
 
-def _world(extra: bytes, name: layout.AttemptName) -> int:
+def _world(extra: bytes, name: layout.CheckpointId) -> int:
     sealed_text.require(extra, layout.EXTRA_FILE)
     body = json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
@@ -205,7 +205,7 @@ def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileReco
 
 
 def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, whose: RunIdentity, file: str) -> None:
-    name = layout.parse_attempt(attempt)
+    name = layout.parse_checkpoint_id(attempt)
     assert name is not None
     numbers = {number: f"{getattr(name, number):020d}" for number in ("epoch", "seq", "step")}
     expected = {"run": whose.run_id, "rank": rank, "world": world, **numbers}
@@ -233,7 +233,7 @@ def _require_trees(store: Store, attempt: str, extra: bytes, world: int, names: 
     """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
     for rank, part in enumerate(extra_state.parts_of(extra, world)[1]):
         if part.location is not None:
-            own_tree.read(store, attempt, rank, part.location)
+            rank_extra_state.read(store, attempt, rank, part.location)
     missing = sorted(set(name_coverage.shared_names(extra_state.merge_trees(extra))) - names)
     if missing:
         raise CheckpointError(f"{missing[0]} is in no shard")

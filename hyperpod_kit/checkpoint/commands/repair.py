@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.commands.rebuild import Rebuilt
 from hyperpod_kit.checkpoint.commands.table import size
 from hyperpod_kit.checkpoint.repository import catalog, identity, layout, selection
 from hyperpod_kit.checkpoint.repository.commit_records import LostCommit
-from hyperpod_kit.checkpoint.repository.identity import Evidence, RunIdentity, Whose
+from hyperpod_kit.checkpoint.repository.identity import Evidence, RunFile, RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
@@ -20,7 +20,7 @@ from hyperpod_kit.untrusted import terminal
 NOTHING, WRITTEN = "nothing to repair", "was written"
 
 
-def problem_of(store: Store, found: Whose, rest: Optional[Evidence] = None) -> Optional[str]:
+def problem_of(store: Store, found: RunFile, rest: Optional[Evidence] = None) -> Optional[str]:
     """What is wrong with RUN.json; None when it is whole, and at least one checkpoint is of its run, or none is there.
 
     Without `rest` the checkpoints are not asked. Raises OSError.
@@ -28,7 +28,7 @@ def problem_of(store: Store, found: Whose, rest: Optional[Evidence] = None) -> O
     if found.identity is None:
         return found.problem
     if rest is not None and rest.runs and found.identity.run_id not in rest.runs:
-        return f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is: {identity.in_words(rest)}"
+        return f"{layout.RUN_FILE} is of {found.identity}, and no checkpoint here is: {identity.describe_runs(rest)}"
     return None
 
 
@@ -44,7 +44,7 @@ def repair(args: argparse.Namespace) -> int:
     run = _repair_run(args, store)
     rebuilt = rebuild.rebuild_all(store, run.identity, dry_run=args.dry_run)
     good = {one.attempt for one in rebuilt if not one.why}
-    lost = [one for one in _newer_than_all(store, good) if one.attempt not in good]
+    lost = [one for one in _newer_than_all(store, good) if one.checkpoint_id not in good]
     _tell(args, store, run, rebuilt, lost)
     return 1 if lost else 0
 
@@ -58,7 +58,7 @@ class RunRepair(NamedTuple):
 
 
 def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
-    found, rest = identity.said(store), identity.evidence(store)
+    found, rest = identity.read_run_file(store), identity.evidence(store)
     problem = problem_of(store, found, rest)
     chosen = _choose(store, args.run_id, rest)
     if chosen is None and problem is None and found.identity is not None:
@@ -69,7 +69,7 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
             hint=f"{remedy(store)} --run-id ID  # of the run whose root "
             "it is; the checkpoints of others are then passed over",
         )
-    wanted = chosen or identity.adopted(store)
+    wanted = chosen or identity.infer_identity(store)
     if wanted is None:
         raise CheckpointError(
             f"{store.url}: {problem}, and nothing says whose root it is: neither a manifest nor a start",
@@ -79,7 +79,7 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
         return RunRepair(wanted, None, NOTHING)
     if args.dry_run:
         return RunRepair(wanted, problem, "would be written")
-    if found.there:
+    if found.exists:
         identity.remove(store)
     return RunRepair(identity.write(store, wanted), problem, WRITTEN)
 
@@ -87,12 +87,14 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
 def _newer_than_all(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     """What was committed and is lost, and is newer than all that is there or `rebuilt`. Raises CheckpointError,
     OSError."""
-    names = [layout.parse_attempt(name) for name in (catalog.newest_committed(store), *rebuilt) if name is not None]
-    newest = max((catalog.order(name) for name in names if name is not None), default=None)
+    names = [
+        layout.parse_checkpoint_id(name) for name in (catalog.newest_committed(store), *rebuilt) if name is not None
+    ]
+    newest = max((catalog.sort_key(name) for name in names if name is not None), default=None)
     found = []
     for lost in selection.lost_commits(store):
-        name = layout.parse_attempt(lost.attempt)
-        if newest is None or (name is not None and catalog.order(name) > newest):
+        name = layout.parse_checkpoint_id(lost.checkpoint_id)
+        if newest is None or (name is not None and catalog.sort_key(name) > newest):
             found.append(lost)
     return found
 
@@ -101,7 +103,7 @@ def _choose(store: Store, run_id: Optional[str], rest: Evidence) -> Optional[Run
     if run_id is None:
         return None
     known = {found: who for found, (who, _) in rest.runs.items()}
-    known.update({start.run_id: identity.named(start, store) for start in rest.starts if start.run_id not in known})
+    known.update({start.run_id: identity.with_name(start, store) for start in rest.starts if start.run_id not in known})
     matching = [who for found, who in known.items() if found.startswith(run_id)]
     if len(matching) != 1:
         raise CheckpointError(

@@ -261,7 +261,7 @@ class Reader(StorageReader):
     def _slice_of(self, item: ReadItem) -> TensorSlice:
         name = self._alias[item.storage_index.fqn]
         if item.type == LoadItemType.BYTE_IO:
-            whole = self._rows[name][0].spec.whole
+            whole = self._rows[name][0].spec.full_shape
             return TensorSlice(name, (0,) * len(whole), whole)
         base: Iterable[int] = item.storage_index.offset or (0,) * len(item.lengths)
         offsets = tuple(a + b for a, b in zip(base, item.storage_offsets, strict=True))
@@ -302,4 +302,4 @@ def _metadata_of(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
         ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)), torch.Size(row.spec.shape))
         for row in rows
     ]
-    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.whole), chunks)
+    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.full_shape), chunks)

@@ -121,7 +121,7 @@ def guarded(work: Callable[[], T]) -> T | Reason:
     except (CheckpointError, OSError) as err:
         damaged, unread = tombstone.proves(err), verify.is_unread(err)
         verdict = Verdict.DAMAGED if damaged else Verdict.UNREAD if unread else Verdict.UNUSABLE
-        return Reason(verify.reason_of(err), verdict)
+        return Reason(verify.describe_failure(err), verdict)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return Reason(f"{type(err).__name__}: {err}")
 

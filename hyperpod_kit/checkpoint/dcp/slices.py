@@ -46,7 +46,7 @@ class Common(NamedTuple):
 def commons(rows: Rows, wanted: TensorSlice) -> Iterator[Common]:
     """Raises CheckpointError unless every element of the slice is in the checkpoint."""
     count, total = 0, _volume(wanted.shape)
-    for row in rows.near(wanted.name, wanted.offsets, wanted.shape):
+    for row in rows.find_near(wanted.name, wanted.offsets, wanted.shape):
         spec = row.spec
         if len(spec.shape) != len(wanted.shape):
             raise CheckpointError(
@@ -115,7 +115,7 @@ class SliceRequests:
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
-        whole = rows[0].spec.whole
+        whole = rows[0].spec.full_shape
         made = empty(rows[0].spec._replace(shape=whole))
         self.add(TensorSlice(name, (0,) * len(whole), whole), made, common=common)
         return made
@@ -184,7 +184,7 @@ def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
 def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
-        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.whole)
+        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
 
 
 def check_kind(rows: Rows, name: str, dtype: str, whole: tuple[int, ...]) -> None:
@@ -192,7 +192,7 @@ def check_kind(rows: Rows, name: str, dtype: str, whole: tuple[int, ...]) -> Non
     CheckpointError."""
     for row in rows.get(name, ())[:1]:
         saved = row.spec
-        if (saved.dtype, saved.whole) != (dtype, whole):
+        if (saved.dtype, saved.full_shape) != (dtype, whole):
             raise CheckpointError(
-                f"{name} is {saved.dtype} {list(saved.whole)} in the checkpoint, {dtype} {list(whole)} here"
+                f"{name} is {saved.dtype} {list(saved.full_shape)} in the checkpoint, {dtype} {list(whole)} here"
             )

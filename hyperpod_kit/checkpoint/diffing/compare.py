@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.diffing.blocks import blocks
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference, compare
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.index import Piece
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
@@ -124,13 +124,13 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = unsaid)
             stack.enter_context(reshard.opened(before.store, before.attempt, bodies[0])),
             stack.enter_context(reshard.opened(after.store, after.attempt, bodies[1])),
         )
-        _compare_tensors(attempts, [dict(saved_tree.tensors(tree)) for tree in saved], made, counted)
+        _compare_tensors(attempts, [dict(non_tensor_state.tensors(tree)) for tree in saved], made, counted)
     return made
 
 
 def _compare_tensors(
     attempts: tuple[reshard.Attempt, reshard.Attempt],
-    stored: Sequence[Mapping[saved_tree.Path, str]],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
     made: CheckpointDiff,
     counted: CountedBytes,
 ) -> None:
@@ -170,7 +170,9 @@ def _differences(
 
 
 def _tied(
-    before: Mapping[str, TensorForm], after: Mapping[str, TensorForm], stored: Sequence[Mapping[saved_tree.Path, str]]
+    before: Mapping[str, TensorForm],
+    after: Mapping[str, TensorForm],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
 ) -> dict[str, _StoredNames]:
     """Tensors that are tied to another one in one of the two alone, and so have no name of their own there."""
     tied: dict[str, _StoredNames] = {}
@@ -180,7 +182,7 @@ def _tied(
             continue
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
-                raise CheckpointError(f"{clean(saved_tree.spelled(path))} is in no shard, under {clean(name)!r}")
+                raise CheckpointError(f"{clean(non_tensor_state.spelled(path))} is in no shard, under {clean(name)!r}")
         name = names.after if names.after not in before else names.before
         tied[name] = names
     return tied
@@ -189,7 +191,7 @@ def _tied(
 def _forms(rows: Rows) -> dict[str, TensorForm]:
     """In the order of their names."""
     specs = {name: rows[name][0].spec for name in sorted(rows)}
-    return {name: TensorForm(spec.dtype, tuple(spec.whole)) for name, spec in specs.items()}
+    return {name: TensorForm(spec.dtype, tuple(spec.full_shape)) for name, spec in specs.items()}
 
 
 def _batches(rows: Rows, common: Mapping[str, _StoredNames], forms: Mapping[str, TensorForm]) -> Iterator[list[_Block]]:
@@ -231,7 +233,7 @@ def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
         path, value = todo.pop()
         inside = len(value) if isinstance(value, (dict, list)) else 0
         characters += len(path) * (1 + inside)
-        saved_tree.require_names_in_bounds(characters)
+        non_tensor_state.require_names_in_bounds(characters)
         if isinstance(value, dict) and value.get("$") in ("tensor", "subclass"):
             continue
         if isinstance(value, dict) and "$" not in value:

@@ -56,5 +56,5 @@ def look(store: Store, attempt: str, to: str) -> ExportLook:
         if to in ("huggingface", "safetensors"):
             names = set(to_weights.model_names(names) or names)
         firsts = [rows[name][0].spec for name in names]
-    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.whole)).nbytes for spec in firsts)
+    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.full_shape)).nbytes for spec in firsts)
     return ExportLook(attempt, body.step, len(names), size)

@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.formats import torch_files
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, ImportedPiece, text_of
 from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
-from hyperpod_kit.checkpoint.repository.shard import spec_of
+from hyperpod_kit.checkpoint.repository.shard import parse_spec
 from hyperpod_kit.errors import CheckpointError, UsageError
 
 METADATA = ".metadata"
@@ -182,7 +182,7 @@ def _box(
     if stored.dtype not in NAMES:
         raise UsageError(f"{name} is a tensor of {stored.dtype}, which a checkpoint cannot hold", hint="convert it")
     part = shape != whole
-    spec = spec_of(name, NAMES[stored.dtype], shape, offsets if part else (), whole if part else ())
+    spec = parse_spec(name, NAMES[stored.dtype], shape, offsets if part else (), whole if part else ())
     return ImportedPiece(spec, stored.source(files, place.path)), stored.crc is not None
 
 

@@ -76,11 +76,11 @@ def parts(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPart]:
     boxes: dict[str, Any] = {}
     for key, parts_of_it in found.boxes.items():
         first = parts_of_it[0].spec
-        boxes[key] = [first.dtype, list(first.whole), []]
+        boxes[key] = [first.dtype, list(first.full_shape), []]
         for spec, source in parts_of_it:
             offsets = spec.offsets or (0,) * len(spec.shape)
             boxes[key][2].append([list(offsets), list(spec.shape)])
-            name = name_of(key, offsets, spec.shape, spec.whole)
+            name = name_of(key, offsets, spec.shape, spec.full_shape)
             pieces.append(ImportedPiece(TensorSpec(name, spec.dtype, spec.shape), source))
     values = {
         "tensors": {piece.spec.name: made.place(piece.spec.name) for piece in pieces},

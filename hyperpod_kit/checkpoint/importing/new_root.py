@@ -88,8 +88,8 @@ def write(
     Raises RunIsOwned, CheckpointError, OSError, and what `parts` and their sources raise."""
     whose = identity.open_root(store)
     epoch = commit.claim_epoch(store, whose, above=0, job={})
-    seq = catalog.highest(store)[1] + 1
-    attempt = str(layout.AttemptName(seq, step, epoch, secrets.token_hex(3)))
+    seq = catalog.highest_epoch_and_seq(store)[1] + 1
+    attempt = str(layout.CheckpointId(seq, step, epoch, secrets.token_hex(3)))
     algorithm = digest.best()
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
     placed: dict[int, Sequence[Placed]] = {}

@@ -46,5 +46,5 @@ def made_from(store: Store, of: str) -> tuple[str, Manifest] | None:
             return attempt, body
     if committed:
         raise UsageError(f"{store.url} has checkpoints, {committed[0]} for one", hint="name a root that has none")
-    selection.refuse_lost(store)
+    selection.require_no_lost_commits(store)
     return None

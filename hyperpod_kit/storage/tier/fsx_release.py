@@ -68,7 +68,7 @@ class FsxRelease:
             except (HyperpodKitError, OSError) as err:
                 known = {path for path, _ in left}
                 rest = [_place(one) for one in items if one not in gone and _place(one) not in known]
-                left += [(path, verify.reason_of(err)) for path in rest]
+                left += [(path, verify.describe_failure(err)) for path in rest]
         return TierDone(tuple(gone), tuple(left))
 
     def _batch(
@@ -97,7 +97,9 @@ class FsxRelease:
                 self._as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
                 has_gone(item)
             except (HyperpodKitError, OSError) as err:
-                left.append((_place(item), f"released, and its manifest does not come back: {verify.reason_of(err)}"))
+                left.append(
+                    (_place(item), f"released, and its manifest does not come back: {verify.describe_failure(err)}")
+                )
         return left
 
     def _until(

@@ -14,7 +14,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.store import below
+from hyperpod_kit.checkpoint.repository.store import root_files
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
@@ -56,7 +56,7 @@ def _copied(source: Store, target: Store, attempt: str, whose: identity.RunIdent
         if target.read(name) != data:
             raise TierError(f"{target.url}/{attempt}: another checkpoint of that name is there; nothing was deleted")
         with _proving(source, target, attempt):
-            verify.verify_attempt(target, attempt)
+            verify.verify_checkpoint(target, attempt)
         return False
     body = verify.parse_manifest(data, attempt)
     files = [f"{attempt}/{one.file}" for one in (*body.shards, body.extra, *([body.index] if body.index else []))]
@@ -86,7 +86,7 @@ def _keep_facts(source: Store, target: Store, names: Sequence[str], attempt: str
     for name in (*names, attempt):
         place = os.path.join(source.url, name)
         found = os.lstat(place)
-        folder = below.open_folder(target.url, name)
+        folder = root_files.open_folder(target.url, name)
         try:
             last = os.path.basename(name)
             handle = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -127,8 +127,8 @@ def remove(source: Store, attempt: str, whose: identity.RunIdentity, keep: int) 
     if why:
         raise TierError(f"{source.url}/{attempt} stays: {why}")
     done = retention.apply(source, retention.RetentionPlan((), ((attempt, "by a rule"),)), whose)
-    if done.left:
-        raise TierError(f"{source.url}/{attempt} stays: {done.left[0][1]}")
+    if done.remaining:
+        raise TierError(f"{source.url}/{attempt} stays: {done.remaining[0][1]}")
 
 
 def _file(source: Store, target: Store, name: str) -> None:

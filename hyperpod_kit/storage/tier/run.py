@@ -61,7 +61,7 @@ def plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
             # Of several roots one user's must not end the others' turn.
             if isinstance(err, (Absent, UsageError)) and len(roots) == 1:
                 raise
-            failed.append((root, verify.reason_of(err)))
+            failed.append((root, verify.describe_failure(err)))
             continue
         found[one.store.url] = one
         pools[pool.name] = pool
@@ -87,7 +87,7 @@ def apply(planned: TierPlan, rule: TierRule, to: str | None, told: Callable[[Tie
         except (HyperpodKitError, OSError) as err:
             if isinstance(err, UsageError):
                 raise
-            left.append((f"{item.root}/{item.attempt}", verify.reason_of(err)))
+            left.append((f"{item.root}/{item.attempt}", verify.describe_failure(err)))
     return TierDone(tuple(gone), tuple(left))
 
 

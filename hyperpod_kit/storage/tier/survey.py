@@ -27,7 +27,7 @@ class TierRoot(NamedTuple):
 def intact(store: Store, attempt: str) -> bool:
     """Whether every byte is what was committed."""
     try:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
         return True
     except (CheckpointError, OSError):
         return False
@@ -43,7 +43,7 @@ def look(root: str, keep: int) -> TierRoot:
     if not os.path.isdir(root):
         raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
     store = open_store(os.path.realpath(root))
-    whose = identity.of_root(store)
+    whose = identity.find_identity(store)
     if whose is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
     found = _proved(store, retention.survey(store, run_id=whose.run_id, sound=intact), keep)
@@ -94,7 +94,7 @@ def _proved(store: Store, found: list[retention.Item], keep: int) -> list[retent
             if intact(store, item.facts.attempt):
                 proved += 1
             else:
-                item = item._replace(state=retention.UNKNOWN, note="its bytes are not those that were saved")
+                item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")
         items.append(item)
     return items
 

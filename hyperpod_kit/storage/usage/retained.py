@@ -35,13 +35,13 @@ def deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
         try:
             found += [Deletable(*row) for row in owner.as_owner(run, partial(_of_run, run, keep))]
         except (HyperpodKitError, OSError) as err:
-            found.append(Deletable(run, "", "", 0, verify.reason_of(err)))
+            found.append(Deletable(run, "", "", 0, verify.describe_failure(err)))
     return found
 
 
 def _of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
-    whose = identity.of_root(store)
+    whose = identity.find_identity(store)
     items = retention.survey(store, run_id=whose.run_id if whose else "")
     planned = retention.plan(items, Latest(keep))
     return [Deletable(run, attempt, why, _allocated(Path(run) / attempt)) for attempt, why in planned.delete]

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import digest, identity, own_tree
+from hyperpod_kit.checkpoint.repository import digest, identity, rank_extra_state
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
 
@@ -67,7 +67,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             plan="blake2b:p",
             algorithm=algorithm,
             chunk=chunk,
-            tree=own_tree.room_for(len(extra)) if rank else 0,
+            tree=rank_extra_state.reserved_size(len(extra)) if rank else 0,
         )
         name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
         made = shm_slots.create(str(shm), name, layout.size)

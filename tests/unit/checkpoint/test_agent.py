@@ -115,7 +115,7 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
         assert again.close()
     found = selection.newest_valid(run.root)
     assert found.seq == newest[1] >= 2 and not found.rejected
-    assert verify.verify_attempt(run.root, found.attempt).world == 2
+    assert verify.verify_checkpoint(run.root, found.attempt).world == 2
     assert os.listdir(shm) == []
 
 
@@ -159,7 +159,7 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     assert len(troubles) == 1 and "another one" in troubles[0], troubles
     assert run.close()
     found = selection.newest_valid(run.root)
-    assert found.seq == 1 and verify.verify_attempt(run.root, found.attempt).world == 2
+    assert found.seq == 1 and verify.verify_checkpoint(run.root, found.attempt).world == 2
 
 
 def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
     assert "is of run 'theirs'" in last["note"] and "expected run 'root'" in last["note"], last
     assert [entry.attempt for entry in catalog.attempts(run.root) if entry.committed] == names[::-1]
     for name in names:
-        verify.verify_attempt(run.root, name)
+        verify.verify_checkpoint(run.root, name)
     assert states(shm)[-1] == "SEALED", "what could not be committed stays in memory"
     shutil.rmtree(root)
     (tmp_path / "ours").rename(root)

@@ -338,6 +338,6 @@ def test_an_agent_has_flushed_what_nobody_came_for_and_tells_its_trainer(
 
 
 def _captures_of(shm: Path, root: str) -> List[shm_slots.SlotName]:
-    whose = identity.of_root(root)
+    whose = identity.find_identity(root)
     assert whose is not None
     return shm_slots.names(str(shm), run=shm_slots.run_hash(whose.run_id))

@@ -105,7 +105,7 @@ def test_all_are_rebuilt_and_restored_bit_for_bit(lost: Path, whole: Path, capsy
     code, told = repair(lost, capsys)
     assert (code, [one["written"] for one in told["manifests"]], told["lost"]) == (0, [True] * 3, [])
     for name in names(lost):
-        verify.verify_attempt(str(lost), name)
+        verify.verify_checkpoint(str(lost), name)
         same_but_for_what_is_lost(
             (lost / name / "MANIFEST.json").read_bytes(), (whole / name / "MANIFEST.json").read_bytes()
         )
@@ -211,7 +211,7 @@ def test_a_save_that_may_be_under_way_is_left_alone(lost: Path, capsys: pytest.C
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, older)
     assert repair(lost, capsys)[1]["manifests"] == []
-    commit.claim_epoch(str(lost), identity.of_root(str(lost)), above=0, job={})  # type: ignore[arg-type]
+    commit.claim_epoch(str(lost), identity.find_identity(str(lost)), above=0, job={})  # type: ignore[arg-type]
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, [newest])
 

@@ -39,7 +39,7 @@ class Site:
             torch.nn.init.constant_(weight_of(state), float(step))
             assert manager.save(step, state, on_busy="wait").wait("durable", 60)
         abandon(manager)
-        whose = identity.of_root(str(self.root))
+        whose = identity.find_identity(str(self.root))
         assert whose is not None
         self.run_id = whose.run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.agent.failure_note import Note
 from hyperpod_kit.checkpoint.agent.failure_rows import Row
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
 from hyperpod_kit.checkpoint.repository import catalog, identity, policy, retention
-from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.layout import CheckpointId
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -69,7 +69,7 @@ def the_note(folder: Path) -> Note:
 def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     heard = counted(shm, root)
-    heard.on_order(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(AttemptName(3, 30, 1, "other0"))))
+    heard.on_order(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0"))))
     heard.on_order(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
     heard.on_order(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
     assert not failure_note.read_all(str(shm))  # nothing has ended: nothing is said
@@ -84,7 +84,7 @@ def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_pa
     assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
     assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
     assert failure_rows.read_newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
-    heard.on_order(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123"))))
+    heard.on_order(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123"))))
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
     assert info.st_size == note_page.PAGE and info.st_mode & 0o777 == 0o600
@@ -111,7 +111,7 @@ def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: 
     heard = counted(shm, tmp_path / "root")
     for seq in range(1, 401, 2):
         heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
-        heard.on_order(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(AttemptName(seq + 1, seq, 1, "abc123"))))
+        heard.on_order(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(CheckpointId(seq + 1, seq, 1, "abc123"))))
     assert len(os.listdir(tmp_path / "root/.hpk")) == 100
     for seq in range(401, 405):
         heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
@@ -250,7 +250,7 @@ def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> N
         failure_rows.write_row(where, whose, row)
         failure_rows.write_row(where, whose, row._replace(why="said again by the next agent"))
     assert failure_rows.read_newest(where) == rows[-1]
-    assert catalog.attempts(where) == [] and retention.run(where, policy.Latest(1), whose).left == ()
+    assert catalog.attempts(where) == [] and retention.enforce(where, policy.Latest(1), whose).remaining == ()
 
 
 def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
     root.unlink()
     os.rename(tmp_path / "away", root)
     # A file where the attempt's directory would be: the root takes all else.
-    (root / str(AttemptName(5, 4, 1, manager._start.incarnation))).write_text("in its place")
+    (root / str(CheckpointId(5, 4, 1, manager._start.incarnation))).write_text("in its place")
     with pytest.warns(RuntimeWarning):
         assert not manager.save(4, state, on_busy="wait").wait("durable", 10)
         until(lambda: the_note(shm).lost_in_row == 4)

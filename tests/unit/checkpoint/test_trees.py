@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hyperpod_kit.checkpoint.agent import extra_state, seal, shard_report
-from hyperpod_kit.checkpoint.repository import layout, own_tree, shard, verify
+from hyperpod_kit.checkpoint.repository import layout, rank_extra_state, shard, verify
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
@@ -54,9 +54,9 @@ def test_a_rank_s_own_part_comes_from_its_shard(saved: list[Dict[str, Any]], min
         for rank, tree in enumerate(saved):
             # Of rank 0 all is told.
             own = json.dumps({key: value for key, value in tree.items() if rank and key in mine}).encode()
-            image = b"\0" * (100 + rank) + own.ljust(own_tree.room_for(len(own)))
+            image = b"\0" * (100 + rank) + own.ljust(rank_extra_state.reserved_size(len(own)))
             Path(root, ATTEMPT, layout.shard_file(rank)).write_bytes(image)
-            places[rank] = own_tree.in_image(memoryview(image), 100 + rank, len(image)) if rank else None
+            places[rank] = rank_extra_state.locate_in_image(memoryview(image), 100 + rank, len(image)) if rank else None
             told[rank] = shard_report.split(
                 json.dumps({key: value for key, value in tree.items() if not (rank and key in mine)})
             )
@@ -79,7 +79,7 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
 ) -> None:
     root, attempt = committed(world=3, seq=4)
     store = open_store(root)
-    body = verify.verify_attempt(store, attempt)
+    body = verify.verify_checkpoint(store, attempt)
     extra = verify.read_extra(store, attempt, body.extra)
     for rank in range(3):
         assert extra_state.read(store, attempt, extra, rank) == {"extra": {"seq": 4}, "rng": rank}
@@ -95,7 +95,7 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
     with pytest.raises(DigestMismatch, match=r"shard-00002\.safetensors, its own tree"):
         extra_state.read(store, attempt, extra, 2)
     with pytest.raises(DigestMismatch):
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
     os.truncate(damaged, begin + 1)
     with pytest.raises(CheckpointError, match="ends before its own tree"):
         extra_state.read(store, attempt, extra, 2)
@@ -107,7 +107,9 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
     [[0, 1], [-1, 1, "blake2b:00"], [0, 1 << 40, "blake2b:00"], [0, 1, "xxh3:00"], [0, 1, 7], "abc", [[], 1, "x"]],
 )
 def test_a_place_that_can_be_none_is_refused(said: Any) -> None:
-    extra = extra_state.encode({0: (), 1: ()}, {1: own_tree.OwnTree(0, 1, "blake2b:00")}, stages=False)
+    extra = extra_state.encode(
+        {0: (), 1: ()}, {1: rank_extra_state.RankStateLocation(0, 1, "blake2b:00")}, stages=False
+    )
     body = {**json.loads(extra), "own": [None, said]}
     with pytest.raises(CheckpointError, match=r"extra\.json"):
         extra_state.parts_of(json.dumps(body).encode(), 2)

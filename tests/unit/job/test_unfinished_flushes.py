@@ -111,7 +111,7 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
         (tmp_path / f"flushes/n-{number}.json").write_bytes(text)
     (tmp_path / "flushes/n-9.json").symlink_to("/etc/passwd")
     flush_note.write(store, flush_note.new_name(), replace(NOTE, seq=-1))
-    assert set(flush_note.found(store).values()) == {None}
+    assert set(flush_note.read_all(store).values()) == {None}
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 

@@ -125,7 +125,7 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
 
 
 def slots_of(folder: Path, root: Path) -> List[shm_slots.SlotName]:
-    whose = identity.of_root(str(root))
+    whose = identity.find_identity(str(root))
     assert whose is not None
     return shm_slots.names(str(folder), run=shm_slots.run_hash(whose.run_id))
 

@@ -7,8 +7,8 @@
 
 Each is one JSON object on a line (see lines): its tag, then its fields under their own names. What another release says
 and this one does not know is passed over. Whoever takes the messages of a channel goes through all of its types and
-ends with `assert_never`: mypy finds the type that is missing. docs/design/agent-protocol.md has the states, and what a lost
-message means.
+ends with `assert_never`: mypy finds the type that is missing. docs/design/agent-protocol.md has the states, and what a
+lost message means.
 """
 
 from __future__ import annotations

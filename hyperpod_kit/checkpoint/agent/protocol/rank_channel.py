@@ -135,8 +135,8 @@ RankReport = Union[
 
 
 class OrderKind(enum.Enum):
-    """What is to be done, or what has become of a capture. `CHECK_COMMITTED`, `COMMIT` and `CLEAR` are for rank 0's agent itself.
-    `TAKEN`: a newer start has the root."""
+    """What is to be done, or what has become of a capture. `CHECK_COMMITTED`, `COMMIT` and `CLEAR` are for rank 0's
+    agent itself. `TAKEN`: a newer start has the root."""
 
     CHECK_COMMITTED = "look"
     PERSIST = "persist"
@@ -161,7 +161,8 @@ class Order(NamedTuple):
     """`note`: the attempt of what is committed; the set of holders that `COMPARE` is about; the digest of the text
     that `SEND_TEXT` asks for; else why it is so.
 
-    `COMPARE` and `SEND_TEXT` are for `ranks`, all others for every agent. `SHUTDOWN`, `RESYNC` and `TAKEN` are about no capture.
+    `COMPARE` and `SEND_TEXT` are for `ranks`, all others for every agent. `SHUTDOWN`, `RESYNC` and `TAKEN` are about no
+    capture.
     """
 
     kind: OrderKind

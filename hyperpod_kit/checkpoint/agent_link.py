@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hyperpod_kit
-from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
     Ready,
     StartRefused,
     TrainerMessage,
-    agent_event,
+    parse_agent_event,
 )
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 from hyperpod_kit.untrusted import by_descriptor
@@ -33,10 +33,10 @@ _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedM
 class AgentLink:
     """A running agent. After `listen` `on_event` is called from a thread; `AgentEnded` is its death."""
 
-    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
+    def __init__(self, setup: JsonMessage, on_event: Callable[[AgentEvent], None]) -> None:
         local_socket, agent_socket = socket.socketpair()
-        name = shm_slots.log_file(places.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
-        log = os.path.join(setup.get("folder") or places.mine(), name)
+        name = shm_slots.log_file(shm_paths.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
+        log = os.path.join(setup.get("folder") or shm_paths.user_directory(), name)
         package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
@@ -44,7 +44,7 @@ class AgentLink:
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None
-            raise shm_slots.no_room(log, err) from None
+            raise shm_slots.no_space_error(log, err) from None
         try:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
             # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.
@@ -75,8 +75,8 @@ class AgentLink:
         """Hear the agent from now on: who hears of it must know this link by then."""
         self._channel.listen(self._receive, self._ended)
 
-    def _receive(self, message: Message) -> None:
-        event = agent_event(message)
+    def _receive(self, message: JsonMessage) -> None:
+        event = parse_agent_event(message)
         if isinstance(event, (Ready, StartRefused)):
             self._hello = event
             self._ready.set()
@@ -99,7 +99,7 @@ class AgentLink:
         if hello is None:
             raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
         if isinstance(hello, StartRefused):
-            raise _REFUSALS.get(hello.kind, CheckpointError)(hello.why, hint=hello.hint)
+            raise _REFUSALS.get(hello.kind, CheckpointError)(hello.reason, hint=hello.hint)
         self.partner_port = hello.partner_port
         return hello.port
 

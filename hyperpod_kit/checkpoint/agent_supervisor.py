@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
@@ -20,9 +20,9 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     Connect,
     Fatal,
     PartnerAt,
+    RestoreCompleted,
     SaveDurable,
     SaveSkipped,
-    Settle,
     Stalled,
     TakeOver,
     TrainerMessage,
@@ -49,7 +49,7 @@ class ReplayedMessages:
     def __init__(self) -> None:
         self._connect: Connect | None = None
         self._partner: PartnerAt | None = None
-        self._settle_message: Settle | None = None
+        self._settle_message: RestoreCompleted | None = None
         self._undelivered: list[SaveSkipped] = []
         self.close: Close | None = None
 
@@ -59,7 +59,7 @@ class ReplayedMessages:
             self._connect = message
         elif isinstance(message, PartnerAt):
             self._partner = message
-        elif isinstance(message, Settle):
+        elif isinstance(message, RestoreCompleted):
             self._settle_message = message
         elif isinstance(message, Close):
             self.close = message
@@ -83,7 +83,7 @@ class AgentSupervisor:
     `tries`: so many agents are started in the place of dead ones, counted from the newest durable save.
     """
 
-    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], TrainerMessage | None]) -> None:
+    def __init__(self, setup: JsonMessage, on_event: Callable[[AgentEvent], TrainerMessage | None]) -> None:
         """Raises CheckpointError, OSError."""
         self.tries = len(_PAUSES)
         self._setup = setup

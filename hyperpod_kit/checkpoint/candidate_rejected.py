@@ -34,4 +34,4 @@ def mark_if_damaged(store: Store, checkpoint_id: str, rank: int, reason: str) ->
     except (CheckpointError, OSError) as err:
         if tombstone.proves(err):
             with contextlib.suppress(OSError, CheckpointError):
-                tombstone.mark(store, checkpoint_id, reason)
+                tombstone.write(store, checkpoint_id, reason)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hyperpod_kit.checkpoint import local_tiers
-from hyperpod_kit.checkpoint.agent import replicas, shm_slots, trees
-from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.agent import extra_state, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected, mark_if_damaged
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
-from hyperpod_kit.checkpoint.repository import digest, lease, own_tree, saved_tree, verify
+from hyperpod_kit.checkpoint.repository import digest, lease, non_tensor_state, rank_extra_state, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_RESUME_FROM
@@ -145,10 +145,10 @@ class CandidateRun:
                 tree = local_tiers.tree_on_disk(
                     str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.checkpoint_id
                 )
-            return tree, replicas.of_tree(tree)
+            return tree, replicas.digests_in_tree(tree)
 
         tree, alike = self._agreement.prove_and_share(read)
-        differ = replicas.difference(dict(enumerate(alike)))
+        differ = replicas.find_difference(dict(enumerate(alike)))
         if differ is not None:
             # The agents refused it, or were killed before they could.
             raise CandidateRejected(Reason(replicas.explain(differ)))
@@ -169,8 +169,12 @@ class CandidateRun:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, checkpoint_id, body.index)
-            shared, parts = trees.parts_of(extra, self._ranks.world)
-            return body, shared, [(part.parts, None if part.place is None else list(part.place)) for part in parts]
+            shared, parts = extra_state.parts_of(extra, self._ranks.world)
+            return (
+                body,
+                shared,
+                [(part.parts, None if part.location is None else list(part.location)) for part in parts],
+            )
 
         contents = self._agreement.prove(read if self._ranks.rank == 0 else lambda: None)
         body, shared = self._ranks.broadcast(contents and contents[:2])
@@ -181,9 +185,11 @@ class CandidateRun:
             tree = {**json.loads(shared), **local_parts}
             if tree_location is not None:
                 tree.update(
-                    own_tree.read(self._store, checkpoint_id, self._ranks.rank, own_tree.place_of(tree_location))
+                    rank_extra_state.read(
+                        self._store, checkpoint_id, self._ranks.rank, rank_extra_state.parse_location(tree_location)
+                    )
                 )
-            saved_tree.require_sound(tree)
+            non_tensor_state.require_sound(tree)
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)

@@ -13,8 +13,8 @@ from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
-from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
+from hyperpod_kit.checkpoint.repository import commit_records, layout, rollbacks, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
@@ -86,7 +86,7 @@ class Candidate:
     """
 
     checkpoint_id: str
-    name: layout.AttemptName
+    name: layout.CheckpointId
     committed: bool
     copies: list[dict[str, HeldShard]] = field(default_factory=list)
     skip_reason: str = ""
@@ -118,7 +118,7 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
 
 def checkpoint_id_of(page: Page) -> str:
     """The attempt that the agents make of a capture."""
-    return page.attempt(page.origin.incarnation)
+    return page.checkpoint_id(page.origin.incarnation)
 
 
 def copy_of_page(page: Page) -> HeldShard:
@@ -135,14 +135,14 @@ def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id:
             copies += [
                 HeldShard(
                     LOCAL,
-                    part.attempt,
+                    part.checkpoint_id,
                     part.report.page.key,
                     part.report.page.origin.world,
                     part.report.page.shard.plan,
                     part.report.record.root,
                     part.report.record.size,
                 )
-                for part in local.reports(directory, shm_slots.run_hash(run_id), rank)
+                for part in local.list_parts(directory, shm_slots.run_hash(run_id), rank)
             ]
     return copies
 
@@ -223,7 +223,7 @@ def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate 
         return next(listing, None), None
     except (OSError, CheckpointError) as err:
         return None, CheckpointError(
-            f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+            f"cannot list {store.url}: {verify.describe_failure(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
         )
 
 
@@ -232,15 +232,15 @@ def _merged(
 ) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
-    rollbacks = rewinds.standing(store)
+    rollback_records = rollbacks.read_records(store)
 
     def committed() -> Iterator[Candidate]:
-        for number, entry in enumerate(selection.walk(store, first=resume_from.first, own=resume_from.job_attempt)):
+        for number, entry in enumerate(selection.walk(store, first=resume_from.first, attempt=resume_from.job_attempt)):
             if number == 0 and resume_from.first is None:
                 for lost in selection.lost_before(store, entry.name):
-                    name = layout.parse_attempt(lost.attempt)
+                    name = layout.parse_checkpoint_id(lost.checkpoint_id)
                     assert name is not None
-                    yield Candidate(lost.attempt, name, True, [], lost.reason, lost=True)
+                    yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
             skip_reason = _why_damaged(store, entry)
             if not skip_reason:
                 taken.add(entry.attempt)
@@ -249,9 +249,9 @@ def _merged(
     def captured() -> Iterator[Candidate]:
         snapshots = []
         for checkpoint_id, tiers in copies_by_id.items():
-            name = layout.parse_attempt(checkpoint_id)
+            name = layout.parse_checkpoint_id(checkpoint_id)
             if name is not None:
-                skip_reason = rewinds.why_left(rollbacks, name)
+                skip_reason = rollbacks.reason_left(rollback_records, name)
                 if not skip_reason:
                     skip_reason = _why_incomplete(tiers)
                     if (
@@ -276,8 +276,8 @@ def _merged(
     yield from skipped
     # That something was committed must be known, or the run would start from scratch; none of these is tried.
     known_commits = bool(taken or skipped)
-    for checkpoint_id, reason in selection.left(store):
-        name = layout.parse_attempt(checkpoint_id)
+    for checkpoint_id, reason in selection.left_on_purpose(store):
+        name = layout.parse_checkpoint_id(checkpoint_id)
         if name is not None and checkpoint_id not in taken:
             known_commits = True
             yield Candidate(checkpoint_id, name, True, [], reason)
@@ -285,7 +285,7 @@ def _merged(
         yield from _lost_candidates(store)
 
 
-def _why_damaged(store: Store, entry: AttemptEntry) -> str:
+def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
     """Say what its tombstone says; "" where there is none."""
     if not entry.marked:
         return ""
@@ -298,9 +298,11 @@ def _why_damaged(store: Store, entry: AttemptEntry) -> str:
 def _lost_candidates(store: Store) -> Iterator[Candidate]:
     """What was committed and has no manifest any more: none of these is tried, and the run must not start from
     scratch."""
-    nameless = layout.AttemptName(0, 0, 0, "")
+    nameless = layout.CheckpointId(0, 0, 0, "")
     for checkpoint_id, reason in commit_records.reasons(selection.lost_commits(store)):
-        yield Candidate(checkpoint_id, layout.parse_attempt(checkpoint_id) or nameless, True, [], reason, lost=True)
+        yield Candidate(
+            checkpoint_id, layout.parse_checkpoint_id(checkpoint_id) or nameless, True, [], reason, lost=True
+        )
 
 
 def _why_incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:

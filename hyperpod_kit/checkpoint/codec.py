@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import arrays, mappings, subclasses, typed_values
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
@@ -29,7 +29,7 @@ Json = Any
 Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
 """Notes a tensor under its path: the name under which it is stored, or all of its record."""
 
-RECORDS = trees.RECORDS
+RECORDS = extra_state.RECORDS
 """Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
 3: subclasses of Tensor, numpy's arrays, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not
 know."""
@@ -37,7 +37,7 @@ know."""
 DIVIDED = "d"
 """Key of a described tensor's record: how a DTensor lies on its mesh, a word for each dimension of that."""
 
-PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
+PLAIN_RECORDS, TYPED_RECORDS = 2, int(extra_state.TYPED)
 _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", arrays.ARRAY, *sorted(typed_values.KINDS)))
 
 _SIZE = {mappings.CLASS: "Size"}

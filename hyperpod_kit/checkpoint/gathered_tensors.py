@@ -35,7 +35,7 @@ def read(
         pieces = rows.get(name)
         if not pieces:
             raise CheckpointError(f"{name} is in no shard")
-        specs[name] = TensorSpec(name, pieces[0].spec.dtype, tuple(pieces[0].spec.whole))
+        specs[name] = TensorSpec(name, pieces[0].spec.dtype, tuple(pieces[0].spec.full_shape))
     tensors: dict[str, torch.Tensor] = {}
     if allocate is not None:
         tensors.update(allocate(specs))

@@ -14,7 +14,7 @@ import torch
 from hyperpod_kit.checkpoint import device, memory_copy
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
-from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, all_chunks
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
 from hyperpod_kit.checkpoint.restore_progress import ignore_bytes
 from hyperpod_kit.checkpoint.tensors import TensorPiece, is_per_rank
@@ -245,7 +245,9 @@ class Reading:
         self._opened: ProvedShard | None = None
         try:
             self._opened = self._resources.enter_context(opened)
-            self._pump = self._resources.enter_context(Pump(whole(self._opened.shard), workers=threads, ahead=_AHEAD))
+            self._pump = self._resources.enter_context(
+                Pump(all_chunks(self._opened.shard), workers=threads, ahead=_AHEAD)
+            )
         except Exception as err:
             self._error = err
 
@@ -275,7 +277,10 @@ class Reading:
             return
         for placed in parsed.tensors:
             piece = pieces.get(placed.spec.name)
-            if piece is not None and (placed.spec.dtype, placed.spec.whole) != (piece.spec.dtype, piece.spec.whole):
+            if piece is not None and (placed.spec.dtype, placed.spec.full_shape) != (
+                piece.spec.dtype,
+                piece.spec.full_shape,
+            ):
                 raise _mismatch_error(placed.spec, piece.spec)
 
     def fill(self, pieces: Mapping[str, TensorPiece], read: Callable[[int], None] = ignore_bytes) -> ShardLoad:

@@ -94,8 +94,8 @@ def _run_id(ranks: Ranks, store: Store) -> str:
     ranks.handshake(None)
     if ranks.rank == 0:
         try:
-            run_identity = identity.said(store).identity or identity.adopted(store)
-            response = run_identity.run_id if run_identity is not None else selection.nothing_left(store, ())
+            run_identity = identity.read_run_file(store).identity or identity.infer_identity(store)
+            response = run_identity.run_id if run_identity is not None else selection.no_checkpoint_error(store, ())
         except (CheckpointError, OSError) as err:
             response = err
             if not isinstance(err, CheckpointError):

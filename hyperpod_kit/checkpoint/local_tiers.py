@@ -54,7 +54,7 @@ def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> I
 
 def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    report = local.report(directory, shm_slots.run_hash(run_id), rank, checkpoint_id)
+    report = local.read_report(directory, shm_slots.run_hash(run_id), rank, checkpoint_id)
     actual_root = digest.small(report.extra.encode())
     if actual_root != report.page.shard.extra_root:
         raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, actual_root)
@@ -65,8 +65,8 @@ def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> 
 def shard_on_disk(directory: str, run_id: str, rank: int, shard_copy: HeldShard) -> Iterator[ProvedShard]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
-    chunk = local.report(directory, run_hash, rank, shard_copy.checkpoint_id).page.shard.chunk
-    reader = local.store(directory, run_hash).open_read(f"{shard_copy.checkpoint_id}/{name}")
+    chunk = local.read_report(directory, run_hash, rank, shard_copy.checkpoint_id).page.shard.chunk
+    reader = local.open_local_store(directory, run_hash).open_read(f"{shard_copy.checkpoint_id}/{name}")
     try:
         yield ProvedShard(stream.Shard(reader, shard_copy.size, shard_copy.root, name=name, chunk=chunk))
     finally:

@@ -33,7 +33,7 @@ from hyperpod_kit.checkpoint import (
     started_loaders,
     startup,
 )
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
 from hyperpod_kit.checkpoint.agent_event_handler import AgentEventHandler
 from hyperpod_kit.checkpoint.caller_guard import CallerGuard
@@ -180,7 +180,7 @@ class Manager:
         by_agent = None
         if keep is not None and policy.is_data(keep):
             by_agent = keep.to_json()
-        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
+        options: JsonMessage = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
         user_policy = UserPolicy(self._start, None if by_agent or self._ranks.rank else keep)
         self._event_handler = AgentEventHandler(
             self._start.incarnation, self._saves, replica_check, self._progress, user_policy

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hyperpod_kit.checkpoint import partners, startup
-from hyperpod_kit.checkpoint.agent import partner_memory, partner_wire, places, shm_slots
+from hyperpod_kit.checkpoint.agent import partner_memory, partner_wire, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import PartnerAt
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
@@ -68,7 +68,7 @@ class PartnerLink:
         local_keys = [page.key for name, page in self._sealed(folder) if name.rank == rank]
         copies: list[tuple[int, Key]] = []
         if [rank_node.node for rank_node in self._rank_nodes].index(self._rank_nodes[rank].node) == rank:
-            both = [*self._sealed(partner_memory.folder_of(folder)), *self._sealed(folder)]
+            both = [*self._sealed(partner_memory.copies_directory(folder)), *self._sealed(folder)]
             copies = [(name.rank, page.key) for name, page in both]
         gathered = self._ranks.gather((local_keys, copies))
         source = plan_fetches([keys for keys, _ in gathered], [keys for _, keys in gathered]).get(rank)
@@ -86,7 +86,7 @@ class PartnerLink:
     def _sealed(self, folder: str) -> list[tuple[shm_slots.SlotName, Page]]:
         return [
             (name, page)
-            for name, page in partner_memory.sealed(folder, self._run)
+            for name, page in partner_memory.sealed_copies(folder, self._run)
             if page.origin.world == self._ranks.world and page.origin.run_id == self._start.run.run_id
         ]
 
@@ -95,9 +95,9 @@ class PartnerLink:
         rank = self._ranks.rank
         taken = {name.slot for name in shm_slots.names(self._folder, run=self._run, rank=rank)}
         number = min(set(range(100)) - taken)
-        name = shm_slots.SlotName(places.node_uid(), self._run, rank, number)
+        name = shm_slots.SlotName(shm_paths.node_uid(), self._run, rank, number)
         slot = shm_slots.create(
             self._folder, name, page.shard.size, extra_room=max(shm_slots.EXTRA_ROOM, page.shard.extra_size)
         )
-        slot.put(replace(page, state=SlotState.WRITING))
+        slot.write_page(replace(page, state=SlotState.WRITING))
         return slot

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.patient import patient
+from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
 from hyperpod_kit.checkpoint.results import Peeked
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -35,7 +35,7 @@ def peek(
 
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable, CheckpointError.
     """
-    store = patient(store)
+    store = with_retries(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
     for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only):

@@ -3,7 +3,7 @@ the parameters, an average of the weights on rank 0 only.
 
 It is agreed at restore(), once, by a collective; a save asks nobody. What an optimizer makes later is held by the ranks
 that have its parameter, and any other new name by those that have its neighbours. Whether that was right is seen
-before a commit (`agent.held`): a wrong guess is a save that fails, never a hole.
+before a commit (`agent.name_coverage`): a wrong guess is a save that fails, never a hole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hyperpod_kit.checkpoint import submeshes
-from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.agent import name_coverage
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.submeshes import SubMeshes, TensorLayout
 from hyperpod_kit.errors import CheckpointError
@@ -92,7 +92,7 @@ def agree(ranks: GatheringRanks, names: Names) -> bool:
             for rank, rank_names in enumerate(names_of_ranks)
             if rank_names is not None
         }
-        problem = held.clash(lists)
+        problem = name_coverage.find_conflict(lists)
         if problem is not None:
             raise CheckpointError(problem)
         ranks_by_name = _ranks_by_name(by_rank)

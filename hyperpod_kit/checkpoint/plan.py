@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.checkpoint import replica_assignment
 from hyperpod_kit.checkpoint.agent.control_page import ShardFacts
-from hyperpod_kit.checkpoint.repository import digest, own_tree
+from hyperpod_kit.checkpoint.repository import digest, rank_extra_state
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 
@@ -33,7 +33,7 @@ class SavePlan:
             run=run_id,
             plan=tensors.plan,
             algorithm=algorithm,
-            tree=own_tree.room_for(tree_bytes),
+            tree=rank_extra_state.reserved_size(tree_bytes),
         )
 
     def fits(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:

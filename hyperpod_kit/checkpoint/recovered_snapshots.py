@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hyperpod_kit.checkpoint import candidates, peek, restore, restore_report, shm_capacity
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -127,4 +127,4 @@ class RecoveredSnapshots:
         tier = candidates.MEMORY
         if self._local:
             tier = candidates.LOCAL
-        self._agent.send(Settle(keep, tier))
+        self._agent.send(RestoreCompleted(keep, tier))

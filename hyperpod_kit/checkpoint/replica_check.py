@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveFailed,
     SaveSealed,
     TensorDigests,
-    TensorQuestion,
+    TensorQuery,
 )
 from hyperpod_kit.checkpoint.device import DigestRequest
 from hyperpod_kit.checkpoint.load import is_plain
@@ -147,7 +147,7 @@ class ReplicaCheck:
 
     def handle_event(self, event: AgentEvent) -> TensorDigests | None:
         """What the agent says; the answer to its question, where it is one."""
-        if isinstance(event, TensorQuestion):
+        if isinstance(event, TensorQuery):
             return TensorDigests(event.key, self.tensors(event.key[1], event.holders))
         if isinstance(event, (SaveSealed, SaveDurable)):
             self.mark_equal(event.key[1])

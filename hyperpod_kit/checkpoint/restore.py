@@ -22,7 +22,7 @@ import torch
 
 from hyperpod_kit.checkpoint import candidates, load, local_tiers, pipeline_stages, positions, replicate
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
 from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
@@ -31,7 +31,7 @@ from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository import commit_records, fresh_start, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.patient import patient
+from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
 from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
@@ -79,7 +79,7 @@ def restore(
     the root does not give up the newest that it has, CheckpointError when the state does not fit or cannot be filled,
     or the root cannot be listed.
     """
-    store = patient(store)
+    store = with_retries(store)
     listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only)
     try:
         with _prompt_switches():
@@ -208,7 +208,7 @@ def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
         try:
             fresh_start.begin_anew(store, by=f"{HPK_FRESH} of epoch {epoch}", upto=epoch - 1)
         except (CheckpointError, OSError) as err:
-            problem = verify.reason_of(err)
+            problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
     if problem is not None:
         raise CheckpointError(f"{store.url}: cannot put down that the run begins anew: {problem}")

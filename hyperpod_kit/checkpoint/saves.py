@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hyperpod_kit.checkpoint.agent.losses import NO_SLOT, Tally
-from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, assert_never
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
@@ -28,8 +27,9 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SlotReleased,
     Stalled,
     StartRefused,
-    TensorQuestion,
+    TensorQuery,
 )
+from hyperpod_kit.checkpoint.agent.save_failures import NO_SLOT, Tally
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.save_schedule import Tier
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
@@ -96,7 +96,7 @@ class Saves:
     def record_restored(self, seq: int, step: int) -> None:
         """The run was restored from this one: it is the newest durable until another is."""
         with self.changed:
-            self._tally.kept(seq, step)
+            self._tally.record_durable(seq, step)
 
     def end_without_success(self, handle: Handle, state: SaveState, reason: str) -> None:
         """This save ends as `state`, on this rank's own account."""
@@ -135,7 +135,7 @@ class Saves:
             if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
-                    f"{self._tally.row().rpartition('; ')[2]}",
+                    f"{self._tally.describe().rpartition('; ')[2]}",
                     hint=f"mend {self._settings.root}, then {again}; Manager(max_lost=None) trains on unprotected",
                 )
         return None
@@ -156,18 +156,18 @@ class Saves:
     def _handle_event(self, event: AgentEvent, incarnation: str) -> None:
         with self.changed:
             if isinstance(event, (Fatal, AgentEnded)):
-                self._agent_ended(event.why)
+                self._agent_ended(event.reason)
             elif isinstance(event, RootTaken):
-                self._root_taken(event.why)
+                self._root_taken(event.reason)
             elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
             elif isinstance(event, AgentTrouble):
-                self.warn_later(event.why)
+                self.warn_later(event.reason)
             elif isinstance(event, Stalled):
-                self.stalled = event.why or None
-                self.warn_later(event.why or "the checkpoint agent goes on")
-            elif isinstance(event, (Ready, StartRefused, Alive, TensorQuestion)):
+                self.stalled = event.reason or None
+                self.warn_later(event.reason or "the checkpoint agent goes on")
+            elif isinstance(event, (Ready, StartRefused, Alive, TensorQuery)):
                 pass  # of no save, and answered by others
             elif event.key[2] == incarnation:
                 self._handle_save_event(event, self._open.get(event.key[1]))
@@ -179,19 +179,19 @@ class Saves:
             if not handle.final:
                 handle.attempt = event.note
                 handle.advance(SaveState.DURABLE)
-                if self._tally.kept(handle.seq, handle.step):
+                if self._tally.record_durable(handle.seq, handle.step):
                     log.info("save of step %d: durable again", handle.step)
         elif isinstance(event, SaveFailed):
             self._end(handle, SaveState.FAILED, event.note)
         elif isinstance(event, SaveDropped):
             # Overtaken: it is on the nodes' disks, or was for memory, and a newer one is in its place.
-            self._end(handle, SaveState.DROPPED, event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
+            self._end(handle, SaveState.DROPPED, event.note, counts=event.outcome is not CaptureOutcome.OVERTAKEN)
         elif isinstance(event, SaveSealed):
             handle.advance(SaveState.SEALED)
         elif isinstance(event, SaveLocal):
             handle.advance(SaveState.LOCAL)
         else:
-            never(event)
+            assert_never(event)
 
     def _root_taken(self, reason: str) -> None:
         if self.taken_by is None:
@@ -207,7 +207,7 @@ class Saves:
             lost = [handle for handle in self._open.values() if not handle.final]
             for handle in lost:
                 handle.advance(SaveState.FAILED, reason)
-                self._tally.lost(handle.seq, reason)
+                self._tally.record_failure(handle.seq, reason)
             if lost:
                 self.warn_later(f"save of step {lost[-1].step}: failed: {reason}")
         self.changed.notify_all()
@@ -218,8 +218,8 @@ class Saves:
         handle.advance(state, reason)
         if handle.state == state and counts:
             self._last = f"save of step {handle.step}: {state}: {reason}"
-            if self._tally.lost(handle.seq, reason):
-                self.warn_later(f"{self._last}; {self._tally.row()}")
+            if self._tally.record_failure(handle.seq, reason):
+                self.warn_later(f"{self._last}; {self._tally.describe()}")
 
     def _call_back(self) -> None:
         """Outside of the lock: a callback may take its time, and ask other saves."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import sharding, subclasses
-from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import NotEnoughSharedMemory
 
@@ -62,7 +62,7 @@ def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) 
             if len(hosts) > 1:
                 where = f" on {host}"
             raise NotEnoughSharedMemory(
-                f"{places.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need at "
-                f"least {need / 1e6:.0f} MB and what the optimizer adds",
-                hint=shm_slots.larger(4 * need),
+                f"{shm_paths.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need "
+                f"at least {need / 1e6:.0f} MB and what the optimizer adds",
+                hint=shm_slots.describe_larger(4 * need),
             )

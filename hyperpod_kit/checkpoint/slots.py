@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
-from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.checkpoint.staging_slot import StagingSlot
@@ -24,8 +24,8 @@ class SlotPool:
 
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
-        self.folder = folder or places.mine()
-        uid, run = places.node_uid(), shm_slots.run_hash(run_id)
+        self.folder = folder or shm_paths.user_directory()
+        uid, run = shm_paths.node_uid(), shm_slots.run_hash(run_id)
         self._names = [shm_slots.SlotName(uid, run, rank, n) for n in range(count)]
         self._staging_slots: dict[int, StagingSlot] = {}
         self._busy: dict[int, shm_slots.Slot] = {}
@@ -100,7 +100,7 @@ class SlotPool:
         state may have grown since, or not have been there to make them for."""
         if self._thread is not None and self._thread.is_alive():
             return  # it makes them
-        layout, extra = like.layout, like.memory.room[1] // 4  # of which `_usable` makes four times as much
+        layout, extra = like.layout, like.memory.capacity[1] // 4  # of which `_usable` makes four times as much
         if any(self._lacks(name, layout) for name in self._names):
             self.prepare(lambda: (layout, extra), pin=self._pin)
 
@@ -165,7 +165,7 @@ class SlotPool:
                     self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and _holds(memory, layout) and memory.room[1] >= extra:
+            if page is not None and _holds(memory, layout) and memory.capacity[1] >= extra:
                 memory.prefault()
                 self._register(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
@@ -214,4 +214,4 @@ class SlotPool:
 
 
 def _holds(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
-    return layout.size <= memory.room[0] <= layout.size + SLACK
+    return layout.size <= memory.capacity[0] <= layout.size + SLACK

@@ -10,8 +10,8 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, device, memory_copy, replica_check
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, SlotState
-from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import FreeSlot, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.save_failures import NO_SLOT
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.fence import Fence
@@ -203,7 +203,7 @@ class Staging:
             end = time.monotonic() + _RELEASE_SECONDS
         released_before = self._saves.released
         if on_busy == "replace":
-            self._agent.send(MakeRoom(self._key(handle)))
+            self._agent.send(FreeSlot(self._key(handle)))
         slot = None
         while slot is None and self._saves.agent_error is None and time.monotonic() < end:
             was_released = self._saves.released != released_before

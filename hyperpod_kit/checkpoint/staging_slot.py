@@ -56,12 +56,12 @@ class StagingSlot:
         """FREE -> WRITING, with the header and the non-tensor state in place, of which `local_tree` lies in the
         shard. Raises CheckpointError."""
         failpoint("capture.begin")
-        self.memory.put(page.to(SlotState.WRITING))
+        self.memory.write_page(page.transition(SlotState.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.memory.image[: len(head)] = head
         begin, end = self.layout.tree
         self.memory.image[begin:end] = local_tree.ljust(end - begin)
-        self.memory.put_extra(extra)
+        self.memory.write_extra(extra)
         self._extra = extra
         failpoint("capture.header")
 
@@ -76,10 +76,10 @@ class StagingSlot:
         failpoint("capture.before_page")
         if digests:
             extra = replicas.with_replicas(self._extra, digests)
-            self.memory.put_extra(extra)
-            self.memory.move(state, extra_size=len(extra), extra_root=digest.small(extra))
+            self.memory.write_extra(extra)
+            self.memory.transition(state, extra_size=len(extra), extra_root=digest.small(extra))
         else:
-            self.memory.move(state)
+            self.memory.transition(state)
         failpoint("capture.done")
 
     def grouped(self, pieces: Sequence[TensorPiece]) -> PieceGroups:

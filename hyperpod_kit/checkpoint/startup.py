@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import open_managers, wire_values
-from hyperpod_kit.checkpoint.agent import greeting, places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent import handshake, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
 from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
@@ -85,7 +85,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
             socket.gethostname(),
             [name for name, ok in digest.available().items() if ok],
             problem,
-            greeting.PROTOCOL,
+            handshake.PROTOCOL,
             message_auth.proof(key, "which attempt") if key else "",
         )
     )
@@ -95,7 +95,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     response: Any = None
     if ranks.rank == 0:
         try:
-            chosen = digest.asked_for(algorithm) or digest.best(*[names for _, names, *_ in greetings])
+            chosen = digest.requested_algorithm(algorithm) or digest.best(*[names for _, names, *_ in greetings])
             digest.algorithm(chosen)
             response = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
@@ -126,14 +126,14 @@ def _attempt_key() -> bytes:
 def start_agent(
     ranks: Ranks,
     identity: StartIdentity,
-    options: Message,
+    options: JsonMessage,
     on_event: Callable[[AgentEvent], TrainerMessage | None],
 ) -> AgentSupervisor:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     local_addresses = []
     if ranks.rank == 0 or options.get("partners"):
         local_addresses = addresses(identity.hosts)
-    setup: Message = {
+    setup: JsonMessage = {
         "root": identity.root,
         "run": identity.run.run,
         "run_id": identity.run.run_id,
@@ -189,7 +189,7 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
     response: Any = None
     if ranks.rank == 0:
         try:
-            epoch, seq = catalog.highest(identity.root)
+            epoch, seq = catalog.highest_epoch_and_seq(identity.root)
             seq = max([seq] + [s for _, s in hot])
             above = max([e for e, _ in hot], default=0)
             response = Epoch(max(epoch, above) + 1, seq)
@@ -211,7 +211,7 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
 
 
 def _describe_error(root: str, err: OSError) -> str:
-    return f"{root}: {verify.reason_of(err)}{_free_space(root)}"
+    return f"{root}: {verify.describe_failure(err)}{_free_space(root)}"
 
 
 def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
@@ -238,9 +238,9 @@ def _free_space(root: str) -> str:
 def _shm_directory() -> str:
     """The directory of shared memory that this user's slots are in. Raises OSError."""
     try:
-        return places.mine()
+        return shm_paths.user_directory()
     except OSError as err:
-        raise shm_slots.explained(err, places.base()) from None
+        raise shm_slots.explain_error(err, shm_paths.base()) from None
 
 
 def _has_several_hosts(hosts: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import codec, sharding, subclasses, unsavable
-from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.agent import name_coverage
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository import digest
@@ -77,7 +77,7 @@ class TensorPiece:
     @property
     def kind(self) -> str:
         """Type and shape in words; a sharded tensor's mesh and placements too."""
-        return self.layout or f"{self.spec.dtype} {list(self.spec.whole)}"
+        return self.layout or f"{self.spec.dtype} {list(self.spec.full_shape)}"
 
 
 # What decides whether the tensors of two walks have the same plan: each piece's spec and layout.
@@ -344,8 +344,8 @@ class Collector:
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
             last = self._cache.last = outline, absent, plan, shared
         if self._ranks.placement.ranks_by_name:
-            tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in self._shared()]
-            tree[held.HELD] += map(list, absent)
+            tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.kind] for piece in self._shared()]
+            tree[name_coverage.SHARED_NAMES] += map(list, absent)
         return StateTensors(
             tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(per_rank_keys)
         )
@@ -391,9 +391,9 @@ def _plan_row(piece: TensorPiece) -> list[Any]:
 
 def is_per_rank(name: str) -> bool:
     """Whether a tensor of that name is one rank's alone."""
-    return name.startswith(held.OWN)
+    return name.startswith(name_coverage.RANK_PREFIX)
 
 
 def per_rank_name(rank: int, path: str) -> str:
     """The name under which a rank's own tensor is stored."""
-    return f"{held.OWN}{rank:05d}.{path}"
+    return f"{name_coverage.RANK_PREFIX}{rank:05d}.{path}"

@@ -66,7 +66,7 @@ class UserPolicy:
 
         be_gentle(whole_process=False)
         store = open_store(self._start.root)
-        prover = read_back.Prover(store, go_on=lambda size: not self._is_late)
+        prover = read_back.Prover(store, may_continue=lambda size: not self._is_late)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_requested or self._ended)
@@ -74,7 +74,7 @@ class UserPolicy:
                     return
                 self._is_requested = False
             try:
-                done = retention.run(store, policy, self._start.run, prover=prover)
+                done = retention.enforce(store, policy, self._start.run, prover=prover)
                 self._last_warning = ""
                 for checkpoint_id, reason in done.damaged:
                     self._warn_once(f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import sharding, subclasses
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.wire_values import register_type
@@ -99,16 +99,16 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
     CheckpointError when there is nothing below."""
     try:
         body = verify.read_manifest(store, checkpoint_id)
-        tree = trees.whole_of(verify.read_extra(store, checkpoint_id, body.extra))
+        tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
         with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
             rows = checkpoint.rows()
         sources = _sources(tree, rows, inside)
     except (CheckpointError, OSError) as err:
         if verify.is_unread(err):
-            raise StorageUnreadable(checkpoint_id, verify.reason_of(err), hint="try again later") from err
-        return verify.reason_of(err)
+            raise StorageUnreadable(checkpoint_id, verify.describe_failure(err), hint="try again later") from err
+        return verify.describe_failure(err)
     except Exception as err:  # whoever may write to the root may have written anything
-        return verify.unforeseen(err)
+        return verify.describe_unforeseen(err)
     if not sources:
         raise CheckpointError(
             f"{checkpoint_id} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
@@ -118,8 +118,8 @@ def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor
 
 def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
     sources: dict[str, SavedTensor] = {}
-    for path, record in saved_tree.wholes(tree):
-        name = saved_tree.spelled(path)
+    for path, record in non_tensor_state.wholes(tree):
+        name = non_tensor_state.spelled(path)
         if not f"{name}.".startswith(f"{inside}."):
             continue
         below, stored = name[len(inside) + 1 :], str(record["name"])
@@ -129,7 +129,7 @@ def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, Save
         if stored not in rows:
             raise CheckpointError(f"{clean(name)} is in no shard, under {clean(stored)!r}")
         spec = rows[stored][0].spec
-        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
+        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.full_shape))
     return sources
 
 

@@ -161,7 +161,7 @@ def load_weights(
         return _report(name, step, live, saved, matched, rejected)
     if rejected:
         raise NoValidCheckpoint(store.url, rejected)
-    raise _from_rank_zero(ranks, partial(selection.nothing_left, store, ()))
+    raise _from_rank_zero(ranks, partial(selection.no_checkpoint_error, store, ()))
 
 
 def _report(

@@ -40,7 +40,7 @@ def register_type(kind: _Class) -> _Class:
     return kind
 
 
-for _kind in (identity.RunIdentity, layout.AttemptName, manifest.FileRecord, manifest.Manifest):
+for _kind in (identity.RunIdentity, layout.CheckpointId, manifest.FileRecord, manifest.Manifest):
     register_type(_kind)
 
 

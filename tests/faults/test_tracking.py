@@ -76,7 +76,7 @@ def test_a_step_ends_with_captures_in_memory(site: MachineSite, row: Row, end: s
     until(lambda: [*root.glob("seq-*/MANIFEST.json")], what="the commit")
     seconds = time.monotonic() - began
     [manifest] = root.glob("seq-*/MANIFEST.json")
-    verify.verify_attempt(str(root), manifest.parent.name)
+    verify.verify_checkpoint(str(root), manifest.parent.name)
     for node in nodes:
         assert not processes(site, node, f"sleep {apart}"), "nothing has been tracked by cgroup here"
         saved_by_a_unit(site, node, job)

@@ -279,7 +279,7 @@ def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     store = open_store(where)
     for entry in selection.walk(store):
         return f"{where.rstrip('/')}/{entry.attempt}"
-    selection.refuse_lost(store)
+    selection.require_no_lost_commits(store)
     return None
 
 

@@ -30,9 +30,9 @@ def _flush_ended(args: argparse.Namespace, folder: str, caller_uid: int) -> int:
 
 
 def _flush(args: argparse.Namespace) -> int:
-    from hyperpod_kit.checkpoint.agent import flush, flush_users, places
+    from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 
-    folder, caller_uid = places.base(), places.node_uid()
+    folder, caller_uid = shm_paths.base(), shm_paths.node_uid()
     if args.ended or args.hand_over:
         return _flush_ended(args, folder, caller_uid)
     if caller_uid != 0 and args.uid not in (None, caller_uid):
@@ -42,7 +42,7 @@ def _flush(args: argparse.Namespace) -> int:
     if args.uid is not None:
         uids = [args.uid]
     elif caller_uid == 0:
-        uids = places.users(folder)
+        uids = shm_paths.users(folder)
     else:
         uids = [caller_uid]
     outcomes = []
@@ -234,7 +234,7 @@ def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
 
 
 def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
-    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, ExitCode.ABSENT)
+    return ending.Ending(f"{err.filename or args.root}: {verify.describe_failure(err)}", None, ExitCode.ABSENT)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,14 @@ import argparse
 
 from hyperpod_kit.checkpoint.commands.inspection import open_root
 from hyperpod_kit.checkpoint.commands.table import size
-from hyperpod_kit.checkpoint.repository import one_tensor
+from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 
 def get(args: argparse.Namespace) -> int:
-    """0 written. Raises as `one_tensor.get`."""
-    tensor = one_tensor.get(open_root(args), args.tensor, args.output, args.attempt)
+    """0 written. Raises as `tensor_export.get`."""
+    tensor = tensor_export.get(open_root(args), args.tensor, args.output, args.attempt)
     if args.json:
         terminal.data({**tensor._asdict(), "output": args.output})
         return 0

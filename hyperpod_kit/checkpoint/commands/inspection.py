@@ -32,7 +32,7 @@ def open_root(args: argparse.Namespace) -> Store:
     """The root that was named, with its owner's rights. Raises Absent when there is none: its mount may be gone, so
     nothing was checked."""
     store = open_as_owner(args.root)
-    if not store.exists(layout.RUN_FILE) and not any(map(layout.is_of_root, store.list())):
+    if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
         raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
     return store
 
@@ -42,15 +42,17 @@ def ls(args: argparse.Namespace) -> int:
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
     store = open_root(args)
-    pinned, leased, proved = pins.pinned(store), lease.held(store), proofs.recorded(store)
+    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
     limit = args.limit or None
     rows = [
         _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
     ]
-    problem = identity.said(store).problem
+    problem = identity.read_run_file(store).problem
     lost = _lost_commits(store, rows)
     for row in rows:
-        row["problem"] = next((commit.reason for commit in lost if commit.attempt == row["attempt"]), row["problem"])
+        row["problem"] = next(
+            (commit.reason for commit in lost if commit.checkpoint_id == row["attempt"]), row["problem"]
+        )
     if args.json:
         terminal.data(
             {
@@ -63,7 +65,7 @@ def ls(args: argparse.Namespace) -> int:
         return 0
     if problem:
         terminal.out(_run_line(store, problem))
-    for name, reason in commit_records.reasons([commit for commit in lost if not commit.there]):
+    for name, reason in commit_records.reasons([commit for commit in lost if not commit.has_directory]):
         terminal.out(f"{name}: {reason}")
     if lost:
         terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
@@ -100,7 +102,7 @@ def _run_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
-def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
+def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
     body = None
     problem: Optional[str] = "never committed"
     if entry.committed:
@@ -108,9 +110,9 @@ def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, pr
         try:
             body = verify.read_manifest(store, entry.attempt)
         except (CheckpointError, OSError) as err:
-            problem = verify.reason_of(err)
+            problem = verify.describe_failure(err)
         except Exception as err:  # of one checkpoint; the others are listed
-            problem = verify.unforeseen(err)
+            problem = verify.describe_unforeseen(err)
     damaged = None
     if entry.marked:
         damaged = tombstone.read(store, entry.attempt)
@@ -226,7 +228,7 @@ def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[
         {
             "name": name,
             "dtype": pieces[0].spec.dtype,
-            "shape": list(pieces[0].spec.whole),
+            "shape": list(pieces[0].spec.full_shape),
             "pieces": [
                 {
                     "shard": piece.shard,
@@ -245,19 +247,19 @@ def newest_checkpoint(store: Store) -> str:
     """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
     for entry in selection.walk(store):
         return entry.attempt
-    raise selection.nothing_left(store, ())
+    raise selection.no_checkpoint_error(store, ())
 
 
 def verify_checkpoints(args: argparse.Namespace) -> int:
     """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
     store = open_root(args)
     for checkpoint_id in args.attempts:
-        if layout.parse_attempt(checkpoint_id) is None:
+        if layout.parse_checkpoint_id(checkpoint_id) is None:
             raise UsageError(
                 f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
     checkpoint_ids = args.attempts or [entry.attempt for entry in selection.walk(store)]
-    run_record = identity.said(store)
+    run_record = identity.read_run_file(store)
     results: List[Dict[str, Any]] = []
     foreign = 0
     for checkpoint_id in checkpoint_ids:
@@ -281,7 +283,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
         )
     else:
         if not results:
-            terminal.out(selection.nothing_left(store, ()).message)
+            terminal.out(selection.no_checkpoint_error(store, ()).message)
         if run_problem:
             terminal.out(_run_line(store, run_problem))
     if valid_ids and len(valid_ids) == len(results) and not run_problem:
@@ -304,14 +306,14 @@ def _verify_one(
     Raises DigestUnavailable: that is no verdict.
     """
     try:
-        body = verify.verify_attempt(store, checkpoint_id)
+        body = verify.verify_checkpoint(store, checkpoint_id)
         proofs.record_where_possible(store, checkpoint_id, "verify")
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:
-        return verify.reason_of(err), False
+        return verify.describe_failure(err), False
     except Exception as err:  # of one checkpoint; the others are verified
-        return verify.unforeseen(err), False
+        return verify.describe_unforeseen(err), False
     if run_identity is None or body.run_id == run_identity.run_id:
         return None, False
     return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {run_identity}", True

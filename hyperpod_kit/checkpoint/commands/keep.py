@@ -48,7 +48,7 @@ def policy_of(args: argparse.Namespace) -> Policy:
 
 def _is_intact(store: Store, checkpoint_id: str) -> bool:
     try:
-        verify.verify_attempt(store, checkpoint_id)
+        verify.verify_checkpoint(store, checkpoint_id)
         return True
     except (CheckpointError, OSError):
         return False
@@ -58,7 +58,7 @@ def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
     rule = policy_of(args)
     store = open_root(args)
-    run_identity = identity.of_root(store)
+    run_identity = identity.find_identity(store)
     run_id = ""
     if run_identity:
         run_id = run_identity.run_id
@@ -82,17 +82,17 @@ def prune(args: argparse.Namespace) -> int:
                 "keep": dict(planned.keep),
                 "delete": dict(planned.delete),
                 "deleted": list(applied.deleted),
-                "left": dict(applied.left),
+                "left": dict(applied.remaining),
                 "damaged": dict(damaged),
             }
         )
     else:
-        rows = _fate_rows(planned, dict(applied.left), dry_run=args.dry_run)
+        rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)
         if rows:
             terminal.out(table(("ATTEMPT", "", "WHY"), rows))
         else:
             terminal.out(f"no checkpoint under {store.url}")
-    if applied.left or damaged:
+    if applied.remaining or damaged:
         return 1
     return 0
 

@@ -11,26 +11,26 @@ import contextlib
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import held, trees
+from hyperpod_kit.checkpoint.agent import extra_state, name_coverage
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit_records,
     coverage,
     digest,
+    hole_check,
     identity,
     index,
     latest,
     layout,
     manifest,
-    own_tree,
+    rank_extra_state,
     rows,
     sealed_text,
     shard,
     stream,
     verify,
-    without_holes,
 )
-from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
+from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -73,7 +73,7 @@ def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> Li
         except FileExistsError:
             continue  # whoever was saving it has committed it just now
         except (CheckpointError, OSError) as err:
-            outcomes.append(Rebuilt(entry.attempt, verify.reason_of(err)))
+            outcomes.append(Rebuilt(entry.attempt, verify.describe_failure(err)))
     if not dry_run:
         _write_latest_hint(store, {outcome.checkpoint_id for outcome in outcomes if not outcome.reason})
     return outcomes
@@ -84,36 +84,36 @@ def _write_latest_hint(store: Store, rebuilt: Set[str]) -> None:
     newest = catalog.newest_committed(store)
     name = None
     if newest is not None and newest in rebuilt:
-        name = layout.parse_attempt(newest)
+        name = layout.parse_checkpoint_id(newest)
     hint = latest.read(store)
-    if name is not None and (hint is None or catalog.order(hint) < catalog.order(name)):
+    if name is not None and (hint is None or catalog.sort_key(hint) < catalog.sort_key(name)):
         latest.write(store, str(name))
 
 
-def _rebuild_candidates(store: Store, entries: Sequence[AttemptEntry]) -> List[AttemptEntry]:
+def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> List[CheckpointEntry]:
     """Those without a manifest, but for what is newer than every commit that is known of and of the newest start: that
     is a save which may be under way."""
-    names = [layout.parse_attempt(record.attempt) for record in commit_records.gather(store).records]
-    orders = [catalog.order(name) for name in names if name is not None]
+    names = [layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.gather(store).records]
+    orders = [catalog.sort_key(name) for name in names if name is not None]
     orders += [entry.order for entry in entries if entry.committed]
-    newest, epoch = max(orders, default=(0, 0, "")), catalog.highest(store)[0]
+    newest, epoch = max(orders, default=(0, 0, "")), catalog.highest_epoch_and_seq(store)[0]
     return [entry for entry in entries if not entry.committed and (entry.order <= newest or entry.name.epoch < epoch)]
 
 
 def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity) -> Manifest:
     """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
-    name = layout.parse_attempt(checkpoint_id)
+    name = layout.parse_checkpoint_id(checkpoint_id)
     assert name is not None
     present = store.sizes(checkpoint_id)
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
         if file not in present:
             raise CheckpointError(f"{file} is missing")
-    extra = without_holes.read(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    extra = hole_check.read(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
     world = _world_size(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
     _require_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_verified_shard(store, checkpoint_id, rank, world, run_identity) for rank in range(world)]
-    table = without_holes.read(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    table = hole_check.read(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _covered_names(shards, table)
     _require_trees(store, checkpoint_id, extra, world, names)
     saved = json_object(extra, len(extra))["shared"].get("save") or {}
@@ -124,7 +124,7 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
         seq=name.seq,
         step=name.step,
         world=world,
-        plan=held.plan_of([proved.meta["plan"] for proved in shards]),
+        plan=name_coverage.combine_plans([proved.meta["plan"] for proved in shards]),
         digest=shards[0].meta["digest"],
         chunk=shards[0].meta["chunk"],
         total_bytes=sum(proved.record.size for proved in shards),
@@ -141,7 +141,7 @@ def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity
     )
 
 
-def _world_size(extra: bytes, name: layout.AttemptName) -> int:
+def _world_size(extra: bytes, name: layout.CheckpointId) -> int:
     sealed_text.require(extra, layout.EXTRA_FILE)
     body = json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
@@ -211,7 +211,7 @@ def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileReco
 def _require_meta(
     meta: Dict[str, Any], checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity, file: str
 ) -> None:
-    name = layout.parse_attempt(checkpoint_id)
+    name = layout.parse_checkpoint_id(checkpoint_id)
     assert name is not None
     numbers = {number: f"{getattr(name, number):020d}" for number in ("epoch", "seq", "step")}
     expected = {"run": run_identity.run_id, "rank": rank, "world": world, **numbers}
@@ -237,10 +237,10 @@ def _covered_names(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
 
 def _require_trees(store: Store, checkpoint_id: str, extra: bytes, world: int, names: Set[str]) -> None:
     """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
-    for rank, part in enumerate(trees.parts_of(extra, world)[1]):
-        if part.place is not None:
-            own_tree.read(store, checkpoint_id, rank, part.place)
-    missing = sorted(set(held.shared_names(trees.whole_of(extra))) - names)
+    for rank, part in enumerate(extra_state.parts_of(extra, world)[1]):
+        if part.location is not None:
+            rank_extra_state.read(store, checkpoint_id, rank, part.location)
+    missing = sorted(set(name_coverage.shared_names(extra_state.merge_trees(extra))) - names)
     if missing:
         raise CheckpointError(f"{missing[0]} is in no shard")
 
@@ -249,7 +249,7 @@ def _tensor_count(names: Set[str], plan: str) -> int:
     """As a commit counts them: what is one rank's own is not among them."""
     if plan == _DCP:
         return len(names)
-    return sum(not name.startswith(held.OWN) for name in names)
+    return sum(not name.startswith(name_coverage.RANK_PREFIX) for name in names)
 
 
 def _save_time(store: Store, checkpoint_id: str) -> str:

@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.commands.rebuild import Rebuilt
 from hyperpod_kit.checkpoint.commands.table import size
 from hyperpod_kit.checkpoint.repository import catalog, identity, layout, selection
 from hyperpod_kit.checkpoint.repository.commit_records import LostCommit
-from hyperpod_kit.checkpoint.repository.identity import Evidence, RunIdentity, Whose
+from hyperpod_kit.checkpoint.repository.identity import Evidence, RunFile, RunIdentity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import terminal
@@ -20,7 +20,7 @@ from hyperpod_kit.untrusted import terminal
 NOTHING, WRITTEN = "nothing to repair", "was written"
 
 
-def run_problem(store: Store, record: Whose, evidence: Optional[Evidence] = None) -> Optional[str]:
+def run_problem(store: Store, record: RunFile, evidence: Optional[Evidence] = None) -> Optional[str]:
     """What is wrong with RUN.json; None when it is whole, and at least one checkpoint is of its run, or none is there.
 
     Without `evidence` the checkpoints are not asked. Raises OSError.
@@ -28,7 +28,9 @@ def run_problem(store: Store, record: Whose, evidence: Optional[Evidence] = None
     if record.identity is None:
         return record.problem
     if evidence is not None and evidence.runs and record.identity.run_id not in evidence.runs:
-        return f"{layout.RUN_FILE} is of {record.identity}, and no checkpoint here is: {identity.in_words(evidence)}"
+        return (
+            f"{layout.RUN_FILE} is of {record.identity}, and no checkpoint here is: {identity.describe_runs(evidence)}"
+        )
     return None
 
 
@@ -44,7 +46,7 @@ def repair(args: argparse.Namespace) -> int:
     run = _repair_run(args, store)
     rebuilt = rebuild.rebuild_all(store, run.identity, dry_run=args.dry_run)
     rebuilt_ids = {outcome.checkpoint_id for outcome in rebuilt if not outcome.reason}
-    lost = [commit for commit in _lost_newer_than(store, rebuilt_ids) if commit.attempt not in rebuilt_ids]
+    lost = [commit for commit in _lost_newer_than(store, rebuilt_ids) if commit.checkpoint_id not in rebuilt_ids]
     _report(args, store, run, rebuilt, lost)
     if lost:
         return 1
@@ -60,7 +62,7 @@ class RunRepair(NamedTuple):
 
 
 def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
-    record, evidence = identity.said(store), identity.evidence(store)
+    record, evidence = identity.read_run_file(store), identity.evidence(store)
     problem = run_problem(store, record, evidence)
     chosen = _choose_run(store, args.run_id, evidence)
     if chosen is None and problem is None and record.identity is not None:
@@ -71,7 +73,7 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
             hint=f"{repair_command(store)} --run-id ID  # of the run whose root "
             "it is; the checkpoints of others are then passed over",
         )
-    target = chosen or identity.adopted(store)
+    target = chosen or identity.infer_identity(store)
     if target is None:
         raise CheckpointError(
             f"{store.url}: {problem}, and nothing says whose root it is: neither a manifest nor a start",
@@ -81,7 +83,7 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
         return RunRepair(target, None, NOTHING)
     if args.dry_run:
         return RunRepair(target, problem, "would be written")
-    if record.there:
+    if record.exists:
         identity.remove(store)
     return RunRepair(identity.write(store, target), problem, WRITTEN)
 
@@ -89,12 +91,14 @@ def _repair_run(args: argparse.Namespace, store: Store) -> RunRepair:
 def _lost_newer_than(store: Store, rebuilt: Set[str]) -> List[LostCommit]:
     """What was committed and is lost, and is newer than all that is there or `rebuilt`. Raises CheckpointError,
     OSError."""
-    names = [layout.parse_attempt(name) for name in (catalog.newest_committed(store), *rebuilt) if name is not None]
-    newest = max((catalog.order(name) for name in names if name is not None), default=None)
+    names = [
+        layout.parse_checkpoint_id(name) for name in (catalog.newest_committed(store), *rebuilt) if name is not None
+    ]
+    newest = max((catalog.sort_key(name) for name in names if name is not None), default=None)
     newer = []
     for lost in selection.lost_commits(store):
-        name = layout.parse_attempt(lost.attempt)
-        if newest is None or (name is not None and catalog.order(name) > newest):
+        name = layout.parse_checkpoint_id(lost.checkpoint_id)
+        if newest is None or (name is not None and catalog.sort_key(name) > newest):
             newer.append(lost)
     return newer
 
@@ -103,7 +107,9 @@ def _choose_run(store: Store, run_id: Optional[str], evidence: Evidence) -> Opti
     if run_id is None:
         return None
     runs = {candidate_id: run for candidate_id, (run, _) in evidence.runs.items()}
-    runs.update({start.run_id: identity.named(start, store) for start in evidence.starts if start.run_id not in runs})
+    runs.update(
+        {start.run_id: identity.with_name(start, store) for start in evidence.starts if start.run_id not in runs}
+    )
     matching = [run for candidate_id, run in runs.items() if candidate_id.startswith(run_id)]
     if len(matching) != 1:
         raise CheckpointError(

@@ -30,7 +30,7 @@ def parse(checkpoint_id: str | os.PathLike[str]) -> DcpLocation:
     """`ROOT`, `ROOT/ATTEMPT`, or `ATTEMPT`."""
     text = os.fspath(checkpoint_id)
     root, slash, last = text.rstrip("/").rpartition("/")
-    if layout.parse_attempt(last) is None:
+    if layout.parse_checkpoint_id(last) is None:
         return DcpLocation(text, "")
     if not slash:
         return DcpLocation("", last)

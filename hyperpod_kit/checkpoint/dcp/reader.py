@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import checkpoint_location, reshard, sharing, subclass_parts
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needed_chunks
@@ -121,7 +121,7 @@ class Reader(StorageReader):
         rank = 0
         if dist.is_initialized():
             rank = dist.get_rank()
-        tree = trees.read(self._store, self._checkpoint.name, extra, rank)
+        tree = extra_state.read(self._store, self._checkpoint.name, extra, rank)
         paths = self._index_names(tree)
         items: dict[str, Any] = {}
         for name, stored in self._alias.items():
@@ -269,7 +269,7 @@ class Reader(StorageReader):
     def _slice_of(self, item: ReadItem) -> TensorSlice:
         name = self._alias[item.storage_index.fqn]
         if item.type == LoadItemType.BYTE_IO:
-            full_shape = self._rows[name][0].spec.whole
+            full_shape = self._rows[name][0].spec.full_shape
             return TensorSlice(name, (0,) * len(full_shape), full_shape)
         base: Iterable[int] = item.storage_index.offset or (0,) * len(item.lengths)
         offsets = tuple(a + b for a, b in zip(base, item.storage_offsets, strict=True))
@@ -312,4 +312,4 @@ def _tensor_metadata(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
         ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)), torch.Size(row.spec.shape))
         for row in rows
     ]
-    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.whole), chunks)
+    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.full_shape), chunks)

@@ -132,7 +132,7 @@ def error_as_reason(work: Callable[[], T]) -> T | Reason:
             verdict = Verdict.UNREAD
         else:
             verdict = Verdict.UNUSABLE
-        return Reason(verify.reason_of(err), verdict)
+        return Reason(verify.describe_failure(err), verdict)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return Reason(f"{type(err).__name__}: {err}")
 

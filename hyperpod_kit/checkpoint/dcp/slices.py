@@ -46,7 +46,7 @@ class SliceOverlap(NamedTuple):
 def overlaps(rows: Rows, tensor_slice: TensorSlice) -> Iterator[SliceOverlap]:
     """Raises CheckpointError unless every element of the slice is in the checkpoint."""
     count, total = 0, _volume(tensor_slice.shape)
-    for row in rows.near(tensor_slice.name, tensor_slice.offsets, tensor_slice.shape):
+    for row in rows.find_near(tensor_slice.name, tensor_slice.offsets, tensor_slice.shape):
         spec = row.spec
         if len(spec.shape) != len(tensor_slice.shape):
             raise CheckpointError(
@@ -116,7 +116,7 @@ class SliceRequests:
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
-        full_shape = rows[0].spec.whole
+        full_shape = rows[0].spec.full_shape
         target = empty(rows[0].spec._replace(shape=full_shape))
         self.add(TensorSlice(name, (0,) * len(full_shape), full_shape), target, common=common)
         return target
@@ -193,7 +193,7 @@ def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
 def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
-        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.whole)
+        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
 
 
 def check_kind(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
@@ -201,7 +201,7 @@ def check_kind(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -
     CheckpointError."""
     for row in rows.get(name, ())[:1]:
         saved = row.spec
-        if (saved.dtype, saved.whole) != (dtype, full_shape):
+        if (saved.dtype, saved.full_shape) != (dtype, full_shape):
             raise CheckpointError(
-                f"{name} is {saved.dtype} {list(saved.whole)} in the checkpoint, {dtype} {list(full_shape)} here"
+                f"{name} is {saved.dtype} {list(saved.full_shape)} in the checkpoint, {dtype} {list(full_shape)} here"
             )

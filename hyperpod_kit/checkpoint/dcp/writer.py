@@ -93,7 +93,7 @@ class Writer(StorageWriter):
         self._store = checkpoint_location.DcpLocation(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
-        self._algorithm = digest.asked_for(algorithm)
+        self._algorithm = digest.requested_algorithm(algorithm)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A `checkpoint_id` is a root. Raises CheckpointError for that of an attempt: each save makes a new one."""
@@ -134,8 +134,8 @@ class Writer(StorageWriter):
         digest.algorithm(algorithm)
         run_identity = identity.open_root(self._store, self._run)
         epoch = commit.claim_epoch(self._store, run_identity, above=0, job={})
-        seq = catalog.highest(self._store)[1] + 1
-        checkpoint_id = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
+        seq = catalog.highest_epoch_and_seq(self._store)[1] + 1
+        checkpoint_id = str(layout.CheckpointId(seq, self._step, epoch, secrets.token_hex(3)))
         divided = _without_empty_parts(plans)
         files = [max(Counter(item.index.fqn for item in items).values(), default=1) for items in divided]
         return [

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import gathered_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice
 from hyperpod_kit.checkpoint.diffing.blocks import blocks
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference, compare
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.index import Piece
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
@@ -109,7 +109,7 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_prog
     """
     bodies = [verify.read_manifest(side.store, side.checkpoint_id) for side in (before, after)]
     saved = [
-        trees.whole_of(verify.read_extra(side.store, side.checkpoint_id, body.extra))
+        extra_state.merge_trees(verify.read_extra(side.store, side.checkpoint_id, body.extra))
         for side, body in zip((before, after), bodies, strict=True)
     ]
     values = [_other_values(tree) for tree in saved]
@@ -124,13 +124,13 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_prog
             stack.enter_context(reshard.open_checkpoint(before.store, before.checkpoint_id, bodies[0])),
             stack.enter_context(reshard.open_checkpoint(after.store, after.checkpoint_id, bodies[1])),
         )
-        _compare_tensors(checkpoints, [dict(saved_tree.tensors(tree)) for tree in saved], comparison, counted)
+        _compare_tensors(checkpoints, [dict(non_tensor_state.tensors(tree)) for tree in saved], comparison, counted)
     return comparison
 
 
 def _compare_tensors(
     checkpoints: tuple[reshard.OpenCheckpoint, reshard.OpenCheckpoint],
-    stored: Sequence[Mapping[saved_tree.Path, str]],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
     comparison: CheckpointDiff,
     counted: CountedBytes,
 ) -> None:
@@ -170,7 +170,9 @@ def _differences(
 
 
 def _tied_names(
-    before: Mapping[str, TensorForm], after: Mapping[str, TensorForm], stored: Sequence[Mapping[saved_tree.Path, str]]
+    before: Mapping[str, TensorForm],
+    after: Mapping[str, TensorForm],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
 ) -> dict[str, _StoredNames]:
     """Tensors that are tied to another one in one of the two alone, and so have no name of their own there."""
     tied: dict[str, _StoredNames] = {}
@@ -180,7 +182,7 @@ def _tied_names(
             continue
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
-                raise CheckpointError(f"{clean(saved_tree.spelled(path))} is in no shard, under {clean(name)!r}")
+                raise CheckpointError(f"{clean(non_tensor_state.spelled(path))} is in no shard, under {clean(name)!r}")
         if names.after not in before:
             tied[names.after] = names
         else:
@@ -191,7 +193,7 @@ def _tied_names(
 def _forms(rows: Rows) -> dict[str, TensorForm]:
     """In the order of their names."""
     specs = {name: rows[name][0].spec for name in sorted(rows)}
-    return {name: TensorForm(spec.dtype, tuple(spec.whole)) for name, spec in specs.items()}
+    return {name: TensorForm(spec.dtype, tuple(spec.full_shape)) for name, spec in specs.items()}
 
 
 def _batches(rows: Rows, common: Mapping[str, _StoredNames], forms: Mapping[str, TensorForm]) -> Iterator[list[_Block]]:
@@ -235,7 +237,7 @@ def _other_values(tree: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (dict, list)):
             inside = len(value)
         characters += len(path) * (1 + inside)
-        saved_tree.require_names_in_bounds(characters)
+        non_tensor_state.require_names_in_bounds(characters)
         if isinstance(value, dict) and value.get("$") in ("tensor", "subclass"):
             continue
         if isinstance(value, dict) and "$" not in value:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.atomic_output import atomic_output
 from hyperpod_kit.checkpoint.dcp import reshard, subclass_parts
 from hyperpod_kit.checkpoint.exporting import preview, scratch_files, to_deepspeed, to_weights
@@ -127,7 +127,7 @@ def _read_state(
 ) -> _ExportedState:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, checkpoint_id)
-    tree = trees.whole_of(verify.read_extra(store, checkpoint_id, body.extra))
+    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
     preview.require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()

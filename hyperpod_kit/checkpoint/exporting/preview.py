@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import to_weights
 from hyperpod_kit.checkpoint.repository import verify
@@ -48,7 +48,7 @@ def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:
     """Raises UsageError, StorageUnreadable, CheckpointError, OSError."""
     body = verify.read_manifest(store, checkpoint_id)
     extra = verify.read_extra(store, checkpoint_id, body.extra)
-    tree = trees.read(store, checkpoint_id, extra, 0) if to == "deepspeed" else trees.whole_of(extra)
+    tree = extra_state.read(store, checkpoint_id, extra, 0) if to == "deepspeed" else extra_state.merge_trees(extra)
     require_format_source(to, checkpoint_id, tree)
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()
@@ -56,5 +56,5 @@ def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:
         if to in ("huggingface", "safetensors"):
             names = set(to_weights.model_names(names) or names)
         specs = [rows[name][0].spec for name in names]
-    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.whole)).nbytes for spec in specs)
+    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.full_shape)).nbytes for spec in specs)
     return ExportPreview(checkpoint_id, body.step, len(names), size)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.atomic_output import destination
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import preview
@@ -52,7 +52,7 @@ def write(store: Store, checkpoint_id: str, path: Path, allocate: TensorAllocato
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()
         for rank in range(body.world):
-            tree = trees.read(store, checkpoint_id, extra, rank)
+            tree = extra_state.read(store, checkpoint_id, extra, rank)
             preview.require_format_source("deepspeed", checkpoint_id, tree)
             # Of a file that the ranks have alike the first one's: nothing of it is a rank's own.
             for name in sorted(tree["words"].keys() - done):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec, gathered_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.atomic_output import destination
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import scratch_files
@@ -46,7 +46,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
     read StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     body = verify.read_manifest(store, checkpoint_id)
-    tree = trees.whole_of(verify.read_extra(store, checkpoint_id, body.extra))
+    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
     with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
         rows = checkpoint.rows()
         stored_names = set(codec.tensor_names(tree)) or set(rows)

@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.formats import torch_files
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, ImportedPiece, read_small_file
 from hyperpod_kit.checkpoint.formats.restricted_pickle import UNPICKLE_ERRORS, RestrictedUnpickler
-from hyperpod_kit.checkpoint.repository.shard import spec_of
+from hyperpod_kit.checkpoint.repository.shard import parse_spec
 from hyperpod_kit.errors import CheckpointError, UsageError
 
 METADATA = ".metadata"
@@ -188,9 +188,9 @@ def _read_chunk(
         raise UsageError(f"{name} is a tensor of {stored.dtype}, which a checkpoint cannot hold", hint="convert it")
     is_partial = shape != full_shape
     if is_partial:
-        spec = spec_of(name, NAMES[stored.dtype], shape, offsets, full_shape)
+        spec = parse_spec(name, NAMES[stored.dtype], shape, offsets, full_shape)
     else:
-        spec = spec_of(name, NAMES[stored.dtype], shape, (), ())
+        spec = parse_spec(name, NAMES[stored.dtype], shape, (), ())
     return ImportedPiece(spec, stored.source(files, item_range.path)), stored.crc is not None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint.formats.byte_sources import FileBytes, ImportedFiles, ImportedPiece, read_small_file
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, place_of, spec_of
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, parse_range, parse_spec
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.untrusted.parse import LARGEST, json_object
 
@@ -136,4 +136,4 @@ def _parse_entry(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
     if isinstance(dtype, str) and dtype not in ITEM_BYTES:
         raise UsageError(f"{name} is a tensor of {dtype[:20]}, which a checkpoint cannot hold", hint="convert it")
     begin, end = entry["data_offsets"]
-    return spec_of(name, dtype, entry["shape"], (), ()), *place_of(begin, end)
+    return parse_spec(name, dtype, entry["shape"], (), ()), *parse_range(begin, end)

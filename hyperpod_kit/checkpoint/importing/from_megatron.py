@@ -78,11 +78,11 @@ def rank_parts(files: ImportedFiles, folder: MegatronFolder) -> Iterator[RankPar
     boxes: dict[str, Any] = {}
     for key, chunks in dcp.chunks.items():
         first = chunks[0].spec
-        boxes[key] = [first.dtype, list(first.whole), []]
+        boxes[key] = [first.dtype, list(first.full_shape), []]
         for spec, source in chunks:
             offsets = spec.offsets or (0,) * len(spec.shape)
             boxes[key][2].append([list(offsets), list(spec.shape)])
-            name = stored_name(key, offsets, spec.shape, spec.whole)
+            name = stored_name(key, offsets, spec.shape, spec.full_shape)
             pieces.append(ImportedPiece(TensorSpec(name, spec.dtype, spec.shape), source))
     values = {
         "tensors": {piece.spec.name: imported.placeholder(piece.spec.name) for piece in pieces},

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, replica_assignment
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, ImportedPiece, TensorBytes
 from hyperpod_kit.checkpoint.repository import (
@@ -90,8 +90,8 @@ def write(
     Raises RunIsOwned, CheckpointError, OSError, and what `parts` and their sources raise."""
     run_identity = identity.open_root(store)
     epoch = commit.claim_epoch(store, run_identity, above=0, job={})
-    seq = catalog.highest(store)[1] + 1
-    checkpoint_id = str(layout.AttemptName(seq, step, epoch, secrets.token_hex(3)))
+    seq = catalog.highest_epoch_and_seq(store)[1] + 1
+    checkpoint_id = str(layout.CheckpointId(seq, step, epoch, secrets.token_hex(3)))
     algorithm = digest.best()
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
     placed: dict[int, Sequence[Placed]] = {}
@@ -119,7 +119,7 @@ def write(
         table = index.build(placed)
         coverage.check(table)
         typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
-        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step), typed=typed)
+        extra = extra_state.encode(texts, {}, stages=False, checkpoint_key=(epoch, seq, step), typed=typed)
         entries = rows.encode(placed)
         body = Manifest(
             run=run_identity.run,

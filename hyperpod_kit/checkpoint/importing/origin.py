@@ -48,5 +48,5 @@ def find_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
             return checkpoint_id, body
     if committed:
         raise UsageError(f"{store.url} has checkpoints, {committed[0]} for one", hint="name a root that has none")
-    selection.refuse_lost(store)
+    selection.require_no_lost_commits(store)
     return None

@@ -111,13 +111,13 @@ class Answered(s3_http.S3HttpClient):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def _ask(self, *_: Any, **__: Any) -> s3_http.S3Answer:
-        return s3_http.S3Answer(200, {}, None, self._data)  # type: ignore[arg-type]
+    def _ask(self, *_: Any, **__: Any) -> s3_http.S3Response:
+        return s3_http.S3Response(200, {}, None, self._data)  # type: ignore[arg-type]
 
 
 def read_s3(data: bytes) -> None:
     client = Answered(data)
-    s3_http._refusal(s3_http.S3Answer(400, {}, None, data))  # type: ignore[arg-type]
+    s3_http._parse_refusal(s3_http.S3Response(400, {}, None, data))  # type: ignore[arg-type]
     client.delete_objects("b", {"Objects": []})
     client.list_objects_v2("b", "", "")
 
@@ -143,7 +143,7 @@ DEBS = [a_package(gzip.compress, ".gz"), a_package(lzma.compress, ".xz"), a_pack
 
 TOLD = (
     {"a": [1, 2.5, None, (1, "x"), {2: b"bytes"}], "e": CheckpointError("x")},
-    layout.AttemptName(1, 2, 3, "ab"),
+    layout.CheckpointId(1, 2, 3, "ab"),
     OSError(5, "x", "/a"),
 )
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, RestoreCompleted, SlotCaptured
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.system import process
@@ -96,7 +96,7 @@ class Start:
 
     def settle(self, keep: Optional[Key] = None, tier: str = "memory") -> None:
         for link in self.links:
-            link.send(Settle(keep, tier))
+            link.send(RestoreCompleted(keep, tier))
 
     def captured(self, rank: int, slot: shm_slots.Slot) -> None:
         self.links[rank].send(SlotCaptured(slot.name.slot))

@@ -10,8 +10,8 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, held, shard_report, trees
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, page_of
+from hyperpod_kit.checkpoint.agent import assemble, extra_state, name_coverage, shard_report
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, parse_page
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
@@ -21,7 +21,7 @@ from hyperpod_kit.errors import CheckpointError
 
 def _tree(*names: str, listed: bool = True) -> Dict[str, Any]:
     tree: Dict[str, Any] = {"model": {name: {"$": "tensor", "name": f"model.{name}"} for name in names}}
-    return {**tree, held.HELD: [[f"model.{name}", "F32 [2]"] for name in names]} if listed else tree
+    return {**tree, name_coverage.SHARED_NAMES: [[f"model.{name}", "F32 [2]"] for name in names]} if listed else tree
 
 
 def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **changed: Any) -> Dict[int, Any]:
@@ -59,19 +59,19 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
         record = FileRecord(layout.shard_file(rank), 64, f"blake2b:{rank}", rank)
         reports[rank] = shard_report.Report(page, record, extra, pieces)
     for name, value in changed.items():
-        reports[1] = replace(reports[1], page=page_of({**reports[1].page.to_json(), name: value}))
+        reports[1] = replace(reports[1], page=parse_page({**reports[1].page.to_json(), name: value}))
     return reports
 
 
 def test_stages_make_one_checkpoint_that_has_the_names_of_all() -> None:
     saved = [_tree("a", "both"), _tree("both", "b"), _tree("both", "b")]
     made = assemble.assemble(_reports(*saved, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
-    assert made.manifest.tensors == 3 and made.manifest.plan == held.plan_of(["x", "y", "y"]) != "x"
+    assert made.manifest.tensors == 3 and made.manifest.plan == name_coverage.combine_plans(["x", "y", "y"]) != "x"
     body = json.loads(made.extra)
     assert body["format"] == layout.EXTRA_FORMAT_OF_STAGES and body["ranks"][2] == {}  # as rank 1 has it
     for rank, tree in enumerate(saved):
-        assert trees.tree_of(made.extra, rank) == {"model": tree["model"]}
-    assert trees.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
+        assert extra_state.tree_of(made.extra, rank) == {"model": tree["model"]}
+    assert extra_state.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
 
 
 def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
@@ -85,7 +85,7 @@ def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
         }
         for name, group in zip("ab", groups)
     ]
-    whole = trees.whole_of(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
+    whole = extra_state.merge_trees(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
     assert sorted(whole["model"]) == ["a", "b"] and whole["extra"] == whole["objects.loader"] == {"a": 1}
     assert whole["optimizer"] == {"state": {"a": 1, "b": 1}, "param_groups": [{"lr": 1.0, "params": ["a", "b"]}]}
 
@@ -94,7 +94,7 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
     saved = [{**_tree("a", "b", listed=False), "replicas": {"all": "same"}, "rng": rank} for rank in range(2)]
     made = assemble.assemble(_reports(*saved, writes={0: ["a"], 1: ["b"]}), {})
     assert made.manifest.plan == "p" and json.loads(made.extra)["format"] == layout.EXTRA_FORMAT
-    assert trees.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
+    assert extra_state.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
         ),
         ([_tree("a", listed=False), _tree("b", listed=False)], {}, "rank 0 holds model.a and rank 1 does not"),
         (
-            [_tree("a"), {**_tree("a"), held.HELD: [["model.a", "F32 [7]"]]}],
+            [_tree("a"), {**_tree("a"), name_coverage.SHARED_NAMES: [["model.a", "F32 [7]"]]}],
             {"writes": {0: ["a"], 1: []}},
             "model.a is F32 [2] on rank 0 and F32 [7] on rank 1; if each rank has its own: State(own=['model.a'])",
         ),

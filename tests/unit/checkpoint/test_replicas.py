@@ -19,16 +19,16 @@ KEY = (1, 1, "a")
 def test_the_text_of_a_capture_carries_them_last_and_somebodys_own_key_of_that_name_is_not_taken_for_them() -> None:
     for tree in ({}, {"extra": {"replicas": {"all": "x"}}}, {"replicas_": 1, "rng": ["replicas", {"replicas": {}}]}):
         text = json.dumps(tree, separators=(",", ":")).encode()
-        assert replicas.of_text(text) == {} and replicas.with_replicas(text, {}) == text
+        assert replicas.digests_in_text(text) == {} and replicas.with_replicas(text, {}) == text
         if tree:
             told = replicas.with_replicas(text, {"all": "d"})
-            assert replicas.of_text(told) == {"all": "d"} == replicas.of_tree(json.loads(told))
+            assert replicas.digests_in_text(told) == {"all": "d"} == replicas.digests_in_tree(json.loads(told))
             assert {k: v for k, v in json.loads(told).items() if k != "replicas"} == tree
 
 
 def test_only_ranks_that_hold_the_same_set_are_compared_and_one_that_did_not_compare_is_no_argument() -> None:
-    assert replicas.difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
-    assert replicas.difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == Difference(
+    assert replicas.find_difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
+    assert replicas.find_difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == Difference(
         "x", (0, 3), 2, 4
     )
 
@@ -65,7 +65,7 @@ def test_the_reason_names_the_tensor_the_ranks_and_the_way_out(second: List[Tupl
 def _captured(brain: Coordinator, *held: Dict[str, str]) -> List[Any]:
     orders: List[Any] = []
     for rank, one in enumerate(held):
-        orders += brain.captured(rank, KEY, held=one)
+        orders += brain.captured(rank, KEY, replica_digests=one)
     return orders
 
 
@@ -77,12 +77,12 @@ def test_equal_ranks_write_at_once() -> None:
 def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> None:
     brain = Coordinator(4)
     (order,) = _captured(brain, {"all": "a"}, {"all": "a"}, {"all": "b"}, {"all": "b"})
-    assert (order.kind, order.note, order.ranks) == (OrderKind.WHICH, "all", (0, 2))
+    assert (order.kind, order.note, order.ranks) == (OrderKind.COMPARE, "all", (0, 2))
     # Sealed by all, and still not: an older capture must not be given up for it.
     assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
     assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
-    assert brain.which(0, KEY, [("w", "F32 [1]", "1")]) == []
-    (order,) = brain.which(2, KEY, [("w", "F32 [1]", "2")])
+    assert brain.tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
+    (order,) = brain.tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
     assert order.kind == OrderKind.REFUSED and order.note.startswith("w has other bytes on rank 0 than on rank 2")
     assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
 
@@ -91,7 +91,7 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
 def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
-    (order, *_) = brain.which(1, KEY, None) if how == "trainer" else brain.lost(1)
+    (order, *_) = brain.tensors_reported(1, KEY, None) if how == "trainer" else brain.lost(1)
     assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
 
 
@@ -99,7 +99,7 @@ def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
     assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [OrderKind.DROPPED]
-    assert brain.which(0, KEY, []) == [] and brain.which(1, KEY, []) == []
+    assert brain.tensors_reported(0, KEY, []) == [] and brain.tensors_reported(1, KEY, []) == []
 
 
 def test_a_save_in_which_not_all_compared_goes_its_way() -> None:

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.candidates import Candidate, HeldShard
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
-from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.layout import CheckpointId
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.startup import Epoch
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, HyperpodKitError, RunIsOwned
@@ -51,7 +51,7 @@ def test_values_arrive_as_they_were(value: Any) -> None:
 
 def test_everything_that_ranks_tell_each_other_can_be_told() -> None:
     held = HeldShard("memory", "seq-000001.step-0000000001.e1-abc123", (1, 2, "abc"), 2, "blake2b:p", "blake2b:r", 99)
-    name = AttemptName(1, 2, 3, "abc123")
+    name = CheckpointId(1, 2, 3, "abc123")
     record = FileRecord("extra.json", 3, "blake2b:0")
     body = Manifest(
         "r",

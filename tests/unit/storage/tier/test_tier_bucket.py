@@ -65,7 +65,7 @@ def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuc
         assert run(words) == 0
         assert valid(place / "run") == {names[2]} and there() == set(names[:2])
     assert selection.newest_valid(TARGET).attempt == names[1]
-    assert identity.of_root(TARGET) == SMALL_RUN
+    assert identity.find_identity(TARGET) == SMALL_RUN
 
 
 def test_an_object_that_is_not_what_was_saved_stays_where_it_was(

@@ -7,33 +7,33 @@ from typing import Callable, Sequence, Set
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankTensors
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import TensorQuestion
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import TensorQuery
 from hyperpod_kit.checkpoint.agent.replicas import Tensors
 
 
-class Asked:
+class TensorQueries:
     """Questions to the trainer at the other end of `trainer`; each is answered through `report` exactly once."""
 
     def __init__(self, rank: int, trainer: Channel, report: Callable[[RankTensors], None]) -> None:
         self._rank = rank
         self._trainer = trainer
         self._report = report
-        self._open: Set[Key] = set()
+        self._pending: Set[Key] = set()
 
-    def ask(self, key: Key, holders: str, ranks: Sequence[int]) -> None:
+    def request(self, key: Key, holders: str, ranks: Sequence[int]) -> None:
         """Which tensors of that capture does each of `ranks` hold together with these holders?"""
         if self._rank not in ranks:
             return
-        self._open.add(key)
-        if not self._trainer.send(TensorQuestion(key, holders).to_json()):
-            self.answer(key, None)
+        self._pending.add(key)
+        if not self._trainer.send(TensorQuery(key, holders).to_json()):
+            self.complete(key, None)
 
-    def answer(self, key: Key, tensors: Tensors) -> None:
-        if key in self._open:
-            self._open.discard(key)
+    def complete(self, key: Key, tensors: Tensors) -> None:
+        if key in self._pending:
+            self._pending.discard(key)
             self._report(RankTensors(key, tensors))
 
-    def gone(self) -> None:
+    def cancel_all(self) -> None:
         """Nobody will answer any more."""
-        for key in sorted(self._open):
-            self.answer(key, None)
+        for key in sorted(self._pending):
+            self.complete(key, None)

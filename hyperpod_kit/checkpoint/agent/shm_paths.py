@@ -60,7 +60,7 @@ def _uid_map() -> list[tuple[int, int, int]]:
         return []
 
 
-def _root() -> int:
+def _root_uid() -> int:
     """The node's root as this process sees it: a user namespace that has no number for it shows everybody's."""
     for first, outside, count in _uid_map():
         if outside <= 0 < outside + count:
@@ -72,89 +72,89 @@ def _root() -> int:
         return 65534
 
 
-def mine() -> str:
+def user_directory() -> str:
     """The directory for what this user captures, made where it is not there. Raises OSError."""
     where, uid = base(), node_uid()
     folder = os.open(where, _DIRECTORY)
     try:
-        found = os.fstat(folder)
-        if found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        status = os.fstat(folder)
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
             return where
         if uid == 0:
             try:
                 prepare(where, 0)
             except OSError as err:
                 print(f"hyperpod-kit: {err.strerror}", file=sys.stderr, flush=True)
-        if _own(folder, f"{PARENT}/{uid}"):
+        if _is_user_directory(folder, f"{PARENT}/{uid}"):
             return f"{where}/{PARENT}/{uid}"
-        spare = _spare(folder, uid)
+        spare = _spare_directories(folder, uid)
         if spare:
             return f"{where}/{spare[0]}"
-        return f"{where}/{_make(folder, where, uid)}"
+        return f"{where}/{_make_directory(folder, where, uid)}"
     finally:
         os.close(folder)
 
 
-def of_mine(where: str = "") -> list[str]:
+def user_directories(where: str = "") -> list[str]:
     """All directories in which captures of this user's may lie, `where` itself the last; in that one, and nowhere else,
     others' files may lie beside ours. Makes nothing. Raises OSError."""
     where, uid = where or base(), node_uid()
     folder = os.open(where, _DIRECTORY)
     try:
-        given = [f"{PARENT}/{uid}"] if _own(folder, f"{PARENT}/{uid}") else []
-        return [f"{where}/{name}" for name in (*given, *_spare(folder, uid))] + [where]
+        given = [f"{PARENT}/{uid}"] if _is_user_directory(folder, f"{PARENT}/{uid}") else []
+        return [f"{where}/{name}" for name in (*given, *_spare_directories(folder, uid))] + [where]
     finally:
         os.close(folder)
 
 
-def _own(folder: int, name: str) -> bool:
+def _is_user_directory(folder: int, name: str) -> bool:
     """Whether that is a directory of ours for us alone; where it is below PARENT, in a directory that root alone fills.
 
     A mode that lets others in is set right.
     """
     parent, _, last = name.rpartition("/")
-    held = []
+    descriptors = []
     try:
         if parent:
-            held.append(open_name(parent, folder))
-            found = os.fstat(held[0])
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != _root() or found.st_mode & 0o022:
+            descriptors.append(open_name(parent, folder))
+            status = os.fstat(descriptors[0])
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != _root_uid() or status.st_mode & 0o022:
                 return False
-        held.append(open_name(last, held[0] if parent else folder))
-        found = os.fstat(held[-1])
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        descriptors.append(open_name(last, descriptors[0] if parent else folder))
+        status = os.fstat(descriptors[-1])
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
-        if stat.S_IMODE(found.st_mode) != 0o700:
-            os.chmod(f"/proc/self/fd/{held[-1]}", 0o700)
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            os.chmod(f"/proc/self/fd/{descriptors[-1]}", 0o700)
         return True
     except OSError:
         return False
     finally:
-        for fd in held:
+        for fd in descriptors:
             os.close(fd)
 
 
-def _spare(folder: int, uid: int) -> list[str]:
+def _spare_directories(folder: int, uid: int) -> list[str]:
     first = f"{PARENT}-{uid}"
     names = sorted(name for name in os.listdir(folder) if name == first or name.startswith(first + "-"))
-    found: list[str] = []
+    spare_names: list[str] = []
     for name in names[:MOST_LOOSE]:
-        if len(found) < _MOST_SPARE and _own(folder, name):
-            found.append(name)
-    return found
+        if len(spare_names) < _MOST_SPARE and _is_user_directory(folder, name):
+            spare_names.append(name)
+    return spare_names
 
 
-def _make(folder: int, where: str, uid: int) -> str:
+def _make_directory(folder: int, where: str, uid: int) -> str:
     name = f"{PARENT}-{uid}"
     try:
         os.mkdir(name, 0o700, dir_fd=folder)
     except FileExistsError:
-        if _own(folder, name):
+        if _is_user_directory(folder, name):
             return name  # another rank's, just now
         other = f"{name}-{os.urandom(4).hex()}"
         os.mkdir(other, 0o700, dir_fd=folder)
         print(
-            f"hyperpod-kit: {where}/{name} is {_what(folder, name)}, expected a directory of uid {uid}: "
+            f"hyperpod-kit: {where}/{name} is {_describe(folder, name)}, expected a directory of uid {uid}: "
             f"{where}/{other} is used",
             file=sys.stderr,
             flush=True,
@@ -163,15 +163,15 @@ def _make(folder: int, where: str, uid: int) -> str:
     return name
 
 
-def _what(folder: int, name: str) -> str:
+def _describe(folder: int, name: str) -> str:
     """What lies there and whose it is, in words."""
     try:
         fd = open_name(name, folder)
     except OSError as err:
         return str(err.strerror)
     try:
-        found = os.fstat(fd)
-        return f"{stat.filemode(found.st_mode)} of uid {found.st_uid}"
+        status = os.fstat(fd)
+        return f"{stat.filemode(status.st_mode)} of uid {status.st_uid}"
     finally:
         os.close(fd)
 
@@ -185,26 +185,26 @@ def prepare(where: str, uid: int = -1, *, aside: bool = False) -> str:
     aside: what another made in its place is moved away; the words for that, or "". One process at a time does so.
     Raises OSError.
     """
-    folder, said = os.open(where, _DIRECTORY), ""
+    folder, message = os.open(where, _DIRECTORY), ""
     try:
-        parent = _parent(folder)
+        parent = _open_parent(folder)
         if parent < 0:
-            found = f"{where}/{PARENT} is {_what(folder, PARENT)}, expected a directory of root"
+            problem = f"{where}/{PARENT} is {_describe(folder, PARENT)}, expected a directory of root"
             if not aside:
-                raise OSError(errno.EEXIST, found)
+                raise OSError(errno.EEXIST, problem)
             _detach(folder, PARENT)
             name = f"{PARENT}.moved-aside-{os.urandom(4).hex()}"
             os.rename(PARENT, name, src_dir_fd=folder, dst_dir_fd=folder)
-            said = f"{found}: it is {name} now"
-            parent = _parent(folder)
+            message = f"{problem}: it is {name} now"
+            parent = _open_parent(folder)
             if parent < 0:
                 raise OSError(errno.EEXIST, "another has made one again", PARENT)
         try:
             if uid >= 0:
-                _give(parent, str(uid), uid)
+                _make_owned(parent, str(uid), uid)
         finally:
             os.close(parent)
-        return said
+        return message
     finally:
         os.close(folder)
 
@@ -223,14 +223,14 @@ def _detach(folder: int, name: str) -> None:
                 return
 
 
-def _parent(folder: int) -> int:
+def _open_parent(folder: int) -> int:
     """A descriptor of the directory that root alone fills, made where there is none; -1 for anything else there."""
     fd = -1
     try:
-        fd = _made(folder, PARENT, OPEN_TO_ALL)
-        found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-            if stat.S_IMODE(found.st_mode) != OPEN_TO_ALL:
+        fd = _open_or_make(folder, PARENT, OPEN_TO_ALL)
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            if stat.S_IMODE(status.st_mode) != OPEN_TO_ALL:
                 os.chmod(f"/proc/self/fd/{fd}", OPEN_TO_ALL)
             return fd
     except OSError:
@@ -240,7 +240,7 @@ def _parent(folder: int) -> int:
     return -1
 
 
-def _made(folder: int, name: str, mode: int) -> int:
+def _open_or_make(folder: int, name: str, mode: int) -> int:
     try:  # noqa: SIM105 - contextlib is not compiled in
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
@@ -248,8 +248,8 @@ def _made(folder: int, name: str, mode: int) -> int:
     return open_name(name, folder)
 
 
-def _give(parent: int, name: str, uid: int) -> None:
-    fd = _made(parent, name, 0o700)
+def _make_owned(parent: int, name: str, uid: int) -> None:
+    fd = _open_or_make(parent, name, 0o700)
     try:
         if os.fstat(fd).st_uid != uid:
             os.chown(f"/proc/self/fd/{fd}", uid, -1)
@@ -257,7 +257,7 @@ def _give(parent: int, name: str, uid: int) -> None:
         os.close(fd)
 
 
-def listed(
+def list_files(
     where: str, ending: str, most: int, loose: int = MOST_LOOSE, *, below: str = ""
 ) -> Generator[tuple[int, str, int], None, None]:
     """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
@@ -288,15 +288,15 @@ def listed(
 
 def users(where: str) -> list[int]:
     """Who may have captures here, by the names and owners of directories and of files beside them."""
-    found = {uid for uid, _, _ in listed(where, "", 0)}
+    uids = {uid for uid, _, _ in list_files(where, "", 0)}
     folder = os.open(where, _DIRECTORY)
     try:
         for uid, fd in _directories(folder, mount_id_of(folder), os.listdir(folder)):
             os.close(fd)
-            found.add(uid)
+            uids.add(uid)
     finally:
         os.close(folder)
-    return sorted(found)
+    return sorted(uids)
 
 
 def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
@@ -306,7 +306,7 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
     except OSError:
         parent = -1
     try:
-        if parent >= 0 and _is(parent, _root()):
+        if parent >= 0 and _is_directory_of(parent, _root_uid()):
             reader = reopen(parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 given = [name for name in os.listdir(reader) if name.isascii() and name.isdigit()]
@@ -317,14 +317,14 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
     finally:
         if parent >= 0:
             os.close(parent)
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for name in sorted(name for name in names if name.startswith(PARENT + "-"))[:MOST_LOOSE]:
         uid = name[len(PARENT) + 1 :].split("-")[0]
         # "²" is a digit, of which `int` makes no number.
-        if uid.isascii() and uid.isdigit() and len(uid) <= 10 and seen.get(int(uid), 0) < _MOST_SPARE:
-            for found in _directory(base_fd, mount, name, int(uid)):
-                seen[int(uid)] = seen.get(int(uid), 0) + 1
-                yield found
+        if uid.isascii() and uid.isdigit() and len(uid) <= 10 and counts.get(int(uid), 0) < _MOST_SPARE:
+            for entry in _directory(base_fd, mount, name, int(uid)):
+                counts[int(uid)] = counts.get(int(uid), 0) + 1
+                yield entry
 
 
 def _below(directories: Iterator[tuple[int, int]], mount: str, name: str) -> Iterator[tuple[int, int]]:
@@ -345,7 +345,7 @@ def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[i
     except OSError:
         return
     try:
-        if not _is(fd, uid):
+        if not _is_directory_of(fd, uid):
             return
         reader = reopen(fd, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -355,9 +355,9 @@ def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[i
     yield uid, reader
 
 
-def _is(fd: int, uid: int) -> bool:
-    found = os.fstat(fd)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+def _is_directory_of(fd: int, uid: int) -> bool:
+    status = os.fstat(fd)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == uid
 
 
 def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterator[tuple[int, str, int]]:
@@ -367,9 +367,9 @@ def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterat
         except OSError:
             continue
         try:
-            found = os.fstat(fd)
-            owner = found.st_uid
-            if stat.S_ISREG(found.st_mode) and uid in (None, owner) and name.startswith(f"hpk-{owner}-"):
+            status = os.fstat(fd)
+            owner = status.st_uid
+            if stat.S_ISREG(status.st_mode) and uid in (None, owner) and name.startswith(f"hpk-{owner}-"):
                 yield owner, name, fd
         finally:
             os.close(fd)

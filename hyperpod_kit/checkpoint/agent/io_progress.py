@@ -10,11 +10,11 @@ import time
 _at = [time.monotonic()]
 
 
-def moved() -> None:
+def record_progress() -> None:
     """Something has gone on just now. From any thread."""
     _at[0] = time.monotonic()
 
 
-def still_for() -> float:
+def seconds_since_progress() -> float:
     """Seconds in which nothing has."""
     return time.monotonic() - _at[0]

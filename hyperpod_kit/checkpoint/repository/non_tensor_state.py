@@ -80,17 +80,17 @@ def _children(tree: Any) -> Iterable[Tuple[Any, Any]]:
     kind = tree.get("$")
     if kind is None:
         return tree.items()
-    held = tree.get("v")
+    content = tree.get("v")
     if kind == "tuple":
-        return enumerate(held or ())
+        return enumerate(content or ())
     if kind == "subclass":
         return dict(tree.get("parts") or {}).items()
     if kind in ("deque", "named"):
-        return enumerate(held or ())
+        return enumerate(content or ())
     if kind == "dataclass":
-        return dict(held or {}).items()
+        return dict(content or {}).items()
     if kind == "dict":
-        return [(json.dumps(key) if isinstance(key, (dict, list)) else key, item) for key, item in held or ()]
+        return [(json.dumps(key) if isinstance(key, (dict, list)) else key, item) for key, item in content or ()]
     return ()
 
 
@@ -120,16 +120,16 @@ def _inside(value: Any, kind: Any) -> List[Any]:
         return value
     if kind is None:
         return list(value.values())
-    found: List[Any] = []
+    contained: List[Any] = []
     for part in value.values():
         items = list(part.values()) if isinstance(part, dict) and "$" not in part else part
         if not isinstance(items, list):
-            found.append(part)
+            contained.append(part)
         elif kind == "dict":
-            found += [item for pair in items for item in (pair if isinstance(pair, list) else (pair,))]
+            contained += [item for pair in items for item in (pair if isinstance(pair, list) else (pair,))]
         else:
-            found += items
-    return found
+            contained += items
+    return contained
 
 
 def _is_text(value: Any) -> bool:
@@ -204,11 +204,11 @@ def _is_sound(kind: Any, record: Dict[str, Any]) -> bool:
     return all(fits(record[key]) for key, fits in _FORMS.get(kind, {}).items())
 
 
-def _are_pairs(held: List[Any]) -> bool:
+def _are_pairs(pairs: List[Any]) -> bool:
     """Whether these are items of a dict, each key once."""
-    if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in held):
+    if not all(isinstance(pair, list) and len(pair) == 2 and _is_key(pair[0]) for pair in pairs):
         return False
-    return len({json.dumps(key) if isinstance(key, dict) else key for key, _ in held}) == len(held)
+    return len({json.dumps(key) if isinstance(key, dict) else key for key, _ in pairs}) == len(pairs)
 
 
 def _is_key(key: Any) -> bool:
@@ -218,5 +218,5 @@ def _is_key(key: Any) -> bool:
     kind = key.get("$")
     if not isinstance(kind, str) or kind in ("dict", "tensor", "subclass"):
         return False
-    held = key.get("v")
-    return kind != "tuple" or (isinstance(held, list) and all(map(_is_key, held)))
+    content = key.get("v")
+    return kind != "tuple" or (isinstance(content, list) and all(map(_is_key, content)))

@@ -23,9 +23,9 @@ _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def no_object(path: str, wanted: str = "a regular file") -> Untrusted:
+def no_object(path: str, expected: str = "a regular file") -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
-    return files.unexpected_file(path, wanted, NotAnObject)
+    return files.unexpected_file(path, expected, NotAnObject)
 
 
 def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:
@@ -47,13 +47,13 @@ def make_root(root: str) -> None:
 
     Raises UntrustedPlace, FileExistsError for such a link or a file on the way, OSError.
     """
-    there = root
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    if not os.path.isdir(there):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), there)
-    missing = os.path.relpath(root, there)
-    by_descriptor.make_directories(os.path.join(os.path.realpath(there), missing), 0o777, shared=True)
+    existing = root
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), existing)
+    missing = os.path.relpath(root, existing)
+    by_descriptor.make_directories(os.path.join(os.path.realpath(existing), missing), 0o777, shared=True)
 
 
 def open_folder(root: str, name: str, *, top: int = -1) -> int:
@@ -102,11 +102,11 @@ def open_to_overwrite(folder_fd: int, path: str) -> int:
             raise no_object(path) from None
         raise
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise no_object(path)
-        if found.st_nlink != 1:
-            raise NotAnObject(f"{os.path.basename(path)} has {found.st_nlink} names, expected 1")
+        if status.st_nlink != 1:
+            raise NotAnObject(f"{os.path.basename(path)} has {status.st_nlink} names, expected 1")
         os.ftruncate(fd, 0)
         return fd
     except BaseException:
@@ -115,7 +115,7 @@ def open_to_overwrite(folder_fd: int, path: str) -> int:
 
 
 @contextlib.contextmanager
-def doing(verb: str, path: str) -> Iterator[None]:
+def describing_errors(verb: str, path: str) -> Iterator[None]:
     """An OSError from in here says what could not be done (`written`, `deleted`), and on what."""
     try:
         yield

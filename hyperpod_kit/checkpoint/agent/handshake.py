@@ -10,7 +10,7 @@ import json
 import socket
 from typing import NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent.channel import Sealed
+from hyperpod_kit.checkpoint.agent.channel import MessageSeals
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import message_auth, parse
 from hyperpod_kit.untrusted.lines import Lines
@@ -32,74 +32,79 @@ class Hello(NamedTuple):
 
     rank: int
     again: bool
-    seals: Sealed
+    seals: MessageSeals
 
 
-def question() -> bytes:
+def build_challenge() -> bytes:
     """What the hub tells a newcomer."""
-    return _line(protocol=PROTOCOL, nonce=message_auth.nonce())
+    return _encode_line(protocol=PROTOCOL, nonce=message_auth.nonce())
 
 
-def answer(key: bytes, asked: bytes, rank: int, again: bool) -> tuple[bytes, Sealed]:
+def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) -> tuple[bytes, MessageSeals]:
     """What the newcomer says to that, and how it goes on. Raises ValueError."""
-    theirs = _nonce(asked)
-    ours = message_auth.nonce()
+    hub_nonce = _parse_nonce(challenge_line)
+    newcomer_nonce = message_auth.nonce()
     return (
-        _line(
+        _encode_line(
             protocol=PROTOCOL,
-            nonce=ours,
+            nonce=newcomer_nonce,
             rank=rank,
             again=again,
-            proof=message_auth.proof(key, PROTOCOL, theirs, ours, rank, int(again)),
+            proof=message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again)),
         ),
-        Sealed(*_seals(key, theirs, ours, rank)),
+        MessageSeals(*_seals(key, hub_nonce, newcomer_nonce, rank)),
     )
 
 
-def heard(key: bytes, asked: bytes, line: bytes, world: int) -> Optional[Hello]:
-    """Who it is that said `line` when he was told `asked`; None of somebody without the token, who is nobody."""
+def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) -> Optional[Hello]:
+    """Who it is that said `line` when he was told `challenge_line`; None of somebody without the token, who is
+    nobody."""
     try:
-        said = parse.json_object(line, GREETING)
-        rank, again = said.get("rank"), said.get("again")
+        response = parse.json_object(line, GREETING)
+        rank, again = response.get("rank"), response.get("again")
         if type(rank) is not int or not 0 < rank < world or type(again) is not bool:
             return None
-        theirs, ours = _nonce(line), _nonce(asked)
+        newcomer_nonce, hub_nonce = _parse_nonce(line), _parse_nonce(challenge_line)
     except ValueError:
         return None
-    if not message_auth.matches(said.get("proof"), message_auth.proof(key, PROTOCOL, ours, theirs, rank, int(again))):
+    if not message_auth.matches(
+        response.get("proof"), message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again))
+    ):
         return None
-    up, down = _seals(key, ours, theirs, rank)
-    return Hello(rank, again, Sealed(down, up))
+    up, down = _seals(key, hub_nonce, newcomer_nonce, rank)
+    return Hello(rank, again, MessageSeals(down, up))
 
 
-def greet(sock: socket.socket, key: bytes, rank: int, again: bool, within: float) -> Optional[tuple[Sealed, Lines]]:
+def perform_handshake(
+    sock: socket.socket, key: bytes, rank: int, again: bool, timeout: float
+) -> Optional[tuple[MessageSeals, Lines]]:
     """The newcomer's side of all this: how the connection goes on, and what was read of it already.
 
     None when the other side is gone, is somebody else, or will not have us.
     """
     lines = Lines(sock, GREETING)
     try:
-        asked = lines.next(within)
-        if asked is None:
+        challenge_line = lines.next(timeout)
+        if challenge_line is None:
             return None
-        said, seals = answer(key, asked, rank, again)
-        sock.sendall(said + b"\n")
-        line = lines.next(within)
-        if line is None or parse.json_object(seals.heard.opened(line)).get("op") != WELCOME:
+        response, seals = build_response(key, challenge_line, rank, again)
+        sock.sendall(response + b"\n")
+        line = lines.next(timeout)
+        if line is None or parse.json_object(seals.incoming.opened(line)).get("op") != WELCOME:
             return None
     except (OSError, ValueError, Untrusted):
         return None
     return seals, lines
 
 
-def _nonce(line: bytes) -> str:
-    said = parse.json_object(line, GREETING)
-    if said.get("protocol") != PROTOCOL:
+def _parse_nonce(line: bytes) -> str:
+    message = parse.json_object(line, GREETING)
+    if message.get("protocol") != PROTOCOL:
         raise ValueError("another protocol")
-    found = said.get("nonce")
-    if type(found) is not str or not 32 <= len(found) <= 64:
+    nonce = message.get("nonce")
+    if type(nonce) is not str or not 32 <= len(nonce) <= 64:
         raise ValueError("no nonce")
-    return found
+    return nonce
 
 
 def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[message_auth.Seal, message_auth.Seal]:
@@ -110,5 +115,5 @@ def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[message_auth
     )
 
 
-def _line(**fields: object) -> bytes:
+def _encode_line(**fields: object) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
 """extra.json: what the ranks have in common of their trees, what each has besides, and where its own part lies.
 
 Rank 0's tree is the one that is shared. What is each rank's own (random generators, `extra`, a loader) lies in its
-shard; here is only where (see repository/own_tree).
+shard; here is only where (see repository/rank_extra_state).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent import held, replicas
+from hyperpod_kit.checkpoint.agent import name_coverage, replicas
 from hyperpod_kit.checkpoint.agent.shard_report import Parts
-from hyperpod_kit.checkpoint.repository import layout, own_tree, saved_tree, sealed_text
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository import layout, non_tensor_state, rank_extra_state, sealed_text
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
@@ -27,29 +27,30 @@ TYPED = "3"
 
 def encode(
     trees: Mapping[int, Parts],
-    own: Mapping[int, Optional[OwnTree]],
+    rank_states: Mapping[int, Optional[RankStateLocation]],
     *,
     stages: bool,
-    attempt: Tuple[int, int, int] = (0, 0, 0),
+    checkpoint_key: Tuple[int, int, int] = (0, 0, 0),
     typed: bool = False,
 ) -> bytes:
     """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
 
-    `attempt`: (epoch, seq, step) that it is of. `own`: where the rest of a rank's tree lies, None where its parts are
-    all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said
-    so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records, although no tree
-    says so.
+    `checkpoint_key`: (epoch, seq, step) that it is of. `rank_states`: where the rest of a rank's tree lies, None where
+    its parts are all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has
+    it is said so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records,
+    although no tree says so.
     """
     by_rank = [
-        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
+        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, name_coverage.SHARED_NAMES)}
+        for rank in sorted(trees)
     ]
     shared = by_rank[0]
     ranks = [{key: text for key, text in parts.items() if shared.get(key) != text} for parts in by_rank]
-    places = [own.get(rank) for rank in sorted(trees)]
+    locations = [rank_states.get(rank) for rank in sorted(trees)]
     form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
-    if any(place is not None for place in places):
+    if any(location is not None for location in locations):
         form = layout.EXTRA_FORMAT_OF_SHARDS
-        in_shards = f',"own":{json.dumps(places, separators=(",", ":"))}'
+        in_shards = f',"own":{json.dumps(locations, separators=(",", ":"))}'
     else:
         in_shards = ""
     if typed or any(parts.get(RECORDS) == TYPED for parts in by_rank):
@@ -58,7 +59,7 @@ def encode(
     # Not sorted: dicts come back in the order in which they were saved.
     return sealed_text.seal(
         f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards},'
-        f'"attempt":{json.dumps(attempt, separators=(",", ":"))}}}'
+        f'"attempt":{json.dumps(checkpoint_key, separators=(",", ":"))}}}'
     )
 
 
@@ -70,13 +71,13 @@ def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
     """Take out of each rank what an earlier one has too; that rank by key."""
     first: Dict[Tuple[str, str], int] = {}
     like: List[Dict[str, int]] = []
-    for rank, own in enumerate(ranks):
+    for rank, rank_parts in enumerate(ranks):
         like.append({})
-        for key in list(own):
-            found = first.setdefault((key, own[key]), rank)
-            if found != rank:
-                like[rank][key] = found
-                del own[key]
+        for key in list(rank_parts):
+            first_rank = first.setdefault((key, rank_parts[key]), rank)
+            if first_rank != rank:
+                like[rank][key] = first_rank
+                del rank_parts[key]
     return like
 
 
@@ -86,11 +87,14 @@ def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
     return _tree_in(_body(extra), rank)
 
 
-def read(store: Store, attempt: str, extra: bytes, rank: int) -> Dict[str, Any]:
+def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str, Any]:
     """All of it, verified. Raises DigestMismatch, CheckpointError, OSError."""
     body = _body(extra)
-    place = _places(body)[rank] if rank < len(body["ranks"]) else None
-    return {**_tree_in(body, rank), **(own_tree.read(store, attempt, rank, place) if place is not None else {})}
+    location = _parse_locations(body)[rank] if rank < len(body["ranks"]) else None
+    return {
+        **_tree_in(body, rank),
+        **(rank_extra_state.read(store, checkpoint_id, rank, location) if location is not None else {}),
+    }
 
 
 def _body(extra: bytes) -> Dict[str, Any]:
@@ -100,13 +104,13 @@ def _body(extra: bytes) -> Dict[str, Any]:
         body = parse.json_object(extra, len(extra))
     except ValueError as err:
         raise CheckpointError(f"{layout.EXTRA_FILE} is damaged: {err}") from None
-    known = (
+    formats = (
         layout.EXTRA_FORMAT,
         layout.EXTRA_FORMAT_OF_STAGES,
         layout.EXTRA_FORMAT_OF_SHARDS,
         layout.EXTRA_FORMAT_OF_TYPED_RECORDS,
     )
-    if body.get("format") not in known:
+    if body.get("format") not in formats:
         raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean(body.get('format'))}")
     if not isinstance(body.get("shared"), dict) or not _are_objects(body.get("ranks")):
         raise CheckpointError(f"{layout.EXTRA_FILE} has no trees of ranks")
@@ -127,18 +131,18 @@ def _is_like(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
     return all(type(rank) is int and 0 <= rank < len(ranks) and key in ranks[rank] for key, rank in pairs)
 
 
-def _places(body: Mapping[str, Any]) -> List[Optional[OwnTree]]:
+def _parse_locations(body: Mapping[str, Any]) -> List[Optional[RankStateLocation]]:
     """Where each rank's own tree lies; None where its parts are all there are. Raises CheckpointError."""
-    own = body.get("own", [None] * len(body["ranks"]))
+    rank_states = body.get("own", [None] * len(body["ranks"]))
     try:
-        places = [None if value is None else own_tree.place_of(value) for value in own]
+        locations = [None if value is None else rank_extra_state.parse_location(value) for value in rank_states]
     except (ValueError, TypeError) as err:
         raise CheckpointError(f"{layout.EXTRA_FILE}: {err}") from None
-    if len(places) != len(body["ranks"]):
+    if len(locations) != len(body["ranks"]):
         raise CheckpointError(
-            f"{layout.EXTRA_FILE} has {len(places)} places of own trees for {len(body['ranks'])} ranks"
+            f"{layout.EXTRA_FILE} has {len(locations)} places of own trees for {len(body['ranks'])} ranks"
         )
-    return places
+    return locations
 
 
 def _tree_in(body: Mapping[str, Any], rank: int) -> Dict[str, Any]:
@@ -152,51 +156,52 @@ class RankParts(NamedTuple):
     """What one rank has besides what is shared, and where the rest is."""
 
     parts: Dict[str, Any]
-    place: Optional[OwnTree]
+    location: Optional[RankStateLocation]
 
 
 def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
     """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
-    besides: `{**json.loads(shared), **one.parts}` and what lies at `one.place` are its tree. Raises CheckpointError."""
+    besides: `{**json.loads(shared), **rank.parts}` and what lies at `rank.location` are its tree. Raises
+    CheckpointError."""
     body = _body(extra)
     saved = min(world, len(body["ranks"]))
-    shared, places = body["shared"], _places(body)
-    own = []
+    shared, locations = body["shared"], _parse_locations(body)
+    rank_parts = []
     for rank in range(saved):
         tree = _tree_in(body, rank)
         parts = {key: value for key, value in tree.items() if key not in shared or shared[key] is not value}
-        own.append(RankParts(parts, places[rank]))
-    own += [RankParts({}, None) for _ in range(world - saved)]
-    return json.dumps(shared, separators=(",", ":")).encode(), own
+        rank_parts.append(RankParts(parts, locations[rank]))
+    rank_parts += [RankParts({}, None) for _ in range(world - saved)]
+    return json.dumps(shared, separators=(",", ":")).encode(), rank_parts
 
 
-def whole_of(extra: bytes) -> Dict[str, Any]:
+def merge_trees(extra: bytes) -> Dict[str, Any]:
     """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
     body = _body(extra)
     try:
-        whole = _whole_in(body)
+        merged = _merge_stages(body)
     except RecursionError:
         raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
-    saved_tree.require_sound(whole)
-    return whole
+    non_tensor_state.require_sound(merged)
+    return merged
 
 
-def _whole_in(body: Mapping[str, Any]) -> Dict[str, Any]:
-    whole = _tree_in(body, 0)
+def _merge_stages(body: Mapping[str, Any]) -> Dict[str, Any]:
+    merged = _tree_in(body, 0)
     for rank in range(1, len(body["ranks"]) if "like" in body else 1):
         for key, value in _tree_in(body, rank).items():
-            if key in ("model", "optimizer") or next(held.shared_names(value), None) is not None:
-                whole[key] = _merged(whole[key], value) if key in whole else value
-    return whole
+            if key in ("model", "optimizer") or next(name_coverage.shared_names(value), None) is not None:
+                merged[key] = _merge(merged[key], value) if key in merged else value
+    return merged
 
 
-def _merged(one: Any, other: Any) -> Any:
-    """What either has; of a value that both have, `one`'s."""
-    if isinstance(one, dict) and isinstance(other, dict) and "$" not in one:
-        return {**one, **{key: _merged(one[key], value) if key in one else value for key, value in other.items()}}
-    if isinstance(one, list) and isinstance(other, list):
-        if all(isinstance(item, str) for item in one + other):  # the names of a group's parameters
-            return list(dict.fromkeys(one + other))
-        if len(one) == len(other):
-            return [_merged(*pair) for pair in zip(one, other)]
-    return one
+def _merge(first: Any, second: Any) -> Any:
+    """What either has; of a value that both have, `first`'s."""
+    if isinstance(first, dict) and isinstance(second, dict) and "$" not in first:
+        return {**first, **{key: _merge(first[key], value) if key in first else value for key, value in second.items()}}
+    if isinstance(first, list) and isinstance(second, list):
+        if all(isinstance(item, str) for item in first + second):  # the names of a group's parameters
+            return list(dict.fromkeys(first + second))
+        if len(first) == len(second):
+            return [_merge(*pair) for pair in zip(first, second)]
+    return first

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 from typing import Mapping, Optional
 
-from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_reports, persist, seal, shard_report
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, partial_commit_reports, persist, seal, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest
@@ -23,13 +23,13 @@ SealedSlots = Mapping[int, OpenSlot]
 """Rank -> its sealed slot and page; all of one capture."""
 
 
-def attempt_of(page: Page) -> str:
+def checkpoint_id_of(page: Page) -> str:
     """The attempt that all nodes hand this capture in to; never the one that the agents were writing."""
     nonce = hashlib.blake2b(f"flush {page.origin.incarnation}".encode(), digest_size=3).hexdigest()
-    return page.attempt(nonce)
+    return page.checkpoint_id(nonce)
 
 
-def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None) -> bool:
+def submit_shards(store: Store, slots: SealedSlots, options: Optional[persist.WriteOptions] = None) -> bool:
     """Write this node's shards and their reports; True when the capture is committed with them.
 
     A node that comes later may still commit it, so the memory is not needed any more in either case. A shard without a
@@ -37,36 +37,40 @@ def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None)
     lies here that cannot be sealed), OSError.
     """
     page = next(iter(slots.values())).page
-    attempt = attempt_of(page)
+    checkpoint_id = checkpoint_id_of(page)
 
     def write(rank: int, shard: seal.SlotShard) -> manifest.FileRecord:
         try:
-            return persist.write_shard(shard, store, attempt, how)
+            return persist.write_shard(shard, store, checkpoint_id, options)
         except FileExistsError:
-            store.delete(f"{attempt}/{layout.shard_file(rank)}")
-            return persist.write_shard(shard, store, attempt, how)
+            store.delete(f"{checkpoint_id}/{layout.shard_file(rank)}")
+            return persist.write_shard(shard, store, checkpoint_id, options)
 
-    left = {rank: slot for rank, slot in slots.items() if not store.exists(f"{attempt}/{layout.report_file(rank)}")}
-    for rank, record in sorted(flush_shards.write_all(left, write).items()):
+    unreported = {
+        rank: slot for rank, slot in slots.items() if not store.exists(f"{checkpoint_id}/{layout.report_file(rank)}")
+    }
+    for rank, record in sorted(flush_shards.write_all(unreported, write).items()):
         failpoint("handed.before_report")
-        handoff_reports.put(store, attempt, rank, shard_report.report_of(left[rank].slot, record))
+        partial_commit_reports.write_report(
+            store, checkpoint_id, rank, shard_report.report_of(unreported[rank].slot, record)
+        )
     failpoint("handed.before_commit")
-    return _complete(store, attempt, page.origin.world)
+    return _commit_when_complete(store, checkpoint_id, page.origin.world)
 
 
-def _complete(store: Store, attempt: str, world: int) -> bool:
+def _commit_when_complete(store: Store, checkpoint_id: str, world: int) -> bool:
     """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
-    reports = handoff_reports.read(store, attempt, world)
+    reports = partial_commit_reports.read_reports(store, checkpoint_id, world)
     if reports is None:
         return False
-    made = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
-    for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
+    assembled = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
+    for name, data in ((layout.EXTRA_FILE, assembled.extra), (layout.INDEX_FILE, assembled.index_bytes)):
         with contextlib.suppress(FileExistsError):
-            store.create(f"{attempt}/{name}", data)
-        if store.read(f"{attempt}/{name}", max(SMALL, len(data))) != data:
-            raise CheckpointError(f"{name} of {attempt} is not what the ranks handed in")
-    identity.confirm(store, identity.RunIdentity(made.manifest.run, made.manifest.run_id))
-    store.sync(attempt)
+            store.create(f"{checkpoint_id}/{name}", data)
+        if store.read(f"{checkpoint_id}/{name}", max(SMALL, len(data))) != data:
+            raise CheckpointError(f"{name} of {checkpoint_id} is not what the ranks handed in")
+    identity.confirm(store, identity.RunIdentity(assembled.manifest.run, assembled.manifest.run_id))
+    store.sync(checkpoint_id)
     with contextlib.suppress(FileExistsError):
-        store.create(f"{attempt}/{layout.MANIFEST_FILE}", made.manifest.encode())
+        store.create(f"{checkpoint_id}/{layout.MANIFEST_FILE}", assembled.manifest.encode())
     return True

@@ -22,7 +22,7 @@ _PIECE = 1 << 20
 _ROOT = re.compile(digest.SMALL + ":[0-9a-f]{1,128}")
 
 
-class OwnTree(NamedTuple):
+class RankStateLocation(NamedTuple):
     """The first byte of the text in the file, its size in bytes without what fills it up, and its digest."""
 
     begin: int
@@ -30,16 +30,16 @@ class OwnTree(NamedTuple):
     root: str
 
 
-def room_for(size: int) -> int:
+def reserved_size(size: int) -> int:
     """Bytes that a shard keeps for a text of `size` bytes: half as much again, so that one that grows a little from
     save to save does not make another layout of it each time."""
     return -(-(size + size // 2) // _PAGE) * _PAGE
 
 
-def in_image(image: memoryview, begin: int, end: int) -> OwnTree:
+def locate_in_image(image: memoryview, begin: int, end: int) -> RankStateLocation:
     """Of a shard in memory that has the text at [begin, end)."""
     text = bytes(image[begin:end]).rstrip(b" ")
-    return OwnTree(begin, len(text), digest.small(text))
+    return RankStateLocation(begin, len(text), digest.small(text))
 
 
 def keys_of(text: bytes) -> List[str]:
@@ -47,39 +47,39 @@ def keys_of(text: bytes) -> List[str]:
     return list(parse.json_object(text, len(text)))
 
 
-def place_of(said: Any) -> OwnTree:
+def parse_location(body: Any) -> RankStateLocation:
     """As JSON has it. Raises ValueError, TypeError."""
-    begin, size, root = said
+    begin, size, root = body
     if not is_count(begin) or not is_count(size) or size > layout.LARGEST_SMALL or not isinstance(root, str):
-        raise ValueError(f"a rank's own tree lies at {str(said)[:120]}")
+        raise ValueError(f"a rank's own tree lies at {str(body)[:120]}")
     if _ROOT.fullmatch(root) is None:
         raise ValueError(f"a rank's own tree has the digest {root[:80]!r}")
-    return OwnTree(begin, size, root)
+    return RankStateLocation(begin, size, root)
 
 
-def read(store: Store, attempt: str, rank: int, place: OwnTree) -> Dict[str, Any]:
+def read(store: Store, checkpoint_id: str, rank: int, location: RankStateLocation) -> Dict[str, Any]:
     """The own tree of `rank`, verified. Raises DigestMismatch, CheckpointError, OSError."""
     name = layout.shard_file(rank)
-    reader = store.open_read(f"{attempt}/{name}")
+    reader = store.open_read(f"{checkpoint_id}/{name}")
     try:
-        if place.begin + place.size > reader.size:
+        if location.begin + location.size > reader.size:
             raise CheckpointError(f"{name} ends before its own tree: it has {reader.size} bytes")
         data = bytearray()
-        while len(data) < place.size:
-            piece = bytearray(min(_PIECE, place.size - len(data)))
-            count = reader.read_into(memoryview(piece), place.begin + len(data))
+        while len(data) < location.size:
+            piece = bytearray(min(_PIECE, location.size - len(data)))
+            count = reader.read_into(memoryview(piece), location.begin + len(data))
             if not count:
-                raise CheckpointError(f"{name} is short: its own tree ends at byte {place.begin + len(data)}")
+                raise CheckpointError(f"{name} is short: its own tree ends at byte {location.begin + len(data)}")
             del piece[count:]
             if 0 in piece:  # a hole, which a file may have for nothing
-                raise CheckpointError(f"{name}, its own tree: no JSON behind byte {place.begin + len(data)}")
+                raise CheckpointError(f"{name}, its own tree: no JSON behind byte {location.begin + len(data)}")
             data += piece
     finally:
         reader.close()
-    found = digest.small(data)
-    if found != place.root:
-        raise DigestMismatch(f"{name}, its own tree", place.root, found)
+    actual_digest = digest.small(data)
+    if actual_digest != location.root:
+        raise DigestMismatch(f"{name}, its own tree", location.root, actual_digest)
     try:
-        return parse.json_object(data, place.size)
+        return parse.json_object(data, location.size)
     except ValueError as err:
         raise CheckpointError(f"{name}, its own tree: {err}") from None

@@ -34,17 +34,17 @@ class Row(NamedTuple):
     at: float
 
 
-def leave(where: Where, whose: identity.RunIdentity, row: Row) -> None:
+def write_row(where: Where, run_identity: identity.RunIdentity, row: Row) -> None:
     """Say it on the root, while that is the run's. Raises CheckpointError, OSError."""
     store = as_store(where)
-    identity.confirm(store, whose)
+    identity.confirm(store, run_identity)
     text = json.dumps(row._replace(why=clean(row.why))._asdict(), ensure_ascii=False)
     # An agent that died may have said it.
     with contextlib.suppress(FileExistsError):
         store.create(f"{FOLDER}/saves-e{row.epoch:06d}-{row.seq:06d}.json", text.encode("utf-8", "replace"))
 
 
-def newest(where: Where) -> Optional[Row]:
+def read_newest(where: Where) -> Optional[Row]:
     """The last row that was said there; None when nothing that can be read was. Raises CheckpointError, OSError."""
     store = as_store(where)
     names = [
@@ -54,12 +54,12 @@ def newest(where: Where) -> Optional[Row]:
     ]
     for epoch, seq, name in sorted(names, reverse=True)[:_TRIED]:
         try:
-            said = json.loads(store.read(f"{FOLDER}/{name}", _LARGEST))
+            body = json.loads(store.read(f"{FOLDER}/{name}", _LARGEST))
         except (CheckpointError, FileNotFoundError, ValueError, RecursionError):
             continue
-        if not isinstance(said, dict) or set(said) != set(Row._fields):
+        if not isinstance(body, dict) or set(body) != set(Row._fields):
             continue
-        row = Row(**said)
+        row = Row(**body)
         if (
             type(row.epoch) is int
             and type(row.seq) is int

@@ -13,10 +13,10 @@ REPLACED = "a newer save needed its place in memory"
 _APART = 256
 
 
-def for_want_of_room(why: str) -> bool:
+def is_for_want_of_room(reason: str) -> bool:
     """Whether a save was given up for others that are on their way, on whatever rank: storage is slower than the saves
     come, but nothing is broken."""
-    return why.endswith((NO_SLOT, REPLACED))
+    return reason.endswith((NO_SLOT, REPLACED))
 
 
 class Durable(NamedTuple):
@@ -39,7 +39,7 @@ class Tally:
         self.durable: Optional[Durable] = None
         self.in_a_row = self.broken = 0
 
-    def kept(self, seq: int, step: int) -> bool:
+    def record_durable(self, seq: int, step: int) -> bool:
         """This save is durable; whether that ends a row."""
         before = self.in_a_row
         if self.durable is None or seq > self.durable.seq:
@@ -48,26 +48,26 @@ class Tally:
             self.in_a_row, self.broken = len(self._lost), sum(broken for _, broken in self._lost)
         return before > 0 and not self.in_a_row
 
-    def lost(self, seq: int, why: str) -> bool:
+    def record_failure(self, seq: int, reason: str) -> bool:
         """This save came to nothing; whether to say so: the first in a row, and then each time it has doubled."""
         if self.durable is not None and seq < self.durable.seq:
             return False
-        broken = not for_want_of_room(why)
+        broken = not is_for_want_of_room(reason)
         # Older ones cannot be told apart any more: the next durable one is newer than they are.
         self._lost = [*self._lost[-_APART:], (seq, broken)]
         self.in_a_row += 1
         self.broken += broken
         return self.in_a_row & (self.in_a_row - 1) == 0
 
-    def row(self) -> str:
+    def describe(self) -> str:
         """For people: `the 8th in a row; newest durable is step 80, 12 min ago`."""
         count = self.in_a_row
-        words = [f"the {ordinal(count)} in a row"] if count > 1 else []
+        parts = [f"the {ordinal(count)} in a row"] if count > 1 else []
         if self.durable is None:
-            words.append("nothing has become durable since the start")
+            parts.append("nothing has become durable since the start")
         else:
-            words.append(f"newest durable is step {self.durable.step}, {ago(self._clock() - self.durable.at)}")
-        return "; ".join(words)
+            parts.append(f"newest durable is step {self.durable.step}, {ago(self._clock() - self.durable.at)}")
+        return "; ".join(parts)
 
 
 def ordinal(number: int) -> str:
@@ -78,9 +78,9 @@ def ordinal(number: int) -> str:
 
 def ago(seconds: float) -> str:
     """`40 s ago`, `12 min ago`, `3 h 5 min ago`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s ago"
-    if whole < 3600:
-        return f"{whole // 60} min ago"
-    return f"{whole // 3600} h {whole % 3600 // 60} min ago"
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded} s ago"
+    if rounded < 3600:
+        return f"{rounded // 60} min ago"
+    return f"{rounded // 3600} h {rounded % 3600 // 60} min ago"

@@ -6,12 +6,11 @@ import sys
 from typing import Callable, Optional
 
 from hyperpod_kit.checkpoint.agent import replicas
-from hyperpod_kit.checkpoint.agent.agent_asked import Asked
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture, Captures
 from hyperpod_kit.checkpoint.agent.agent_events import (
     LocalResult,
-    OwnResult,
     PruneResult,
+    RankResult,
     SealResult,
     SweepResult,
     WriteResult,
@@ -20,7 +19,7 @@ from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.control_page import Key, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
-from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, assert_never
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
     OrderKind,
@@ -40,14 +39,15 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveLocal,
     SaveSealed,
 )
-from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.shard_report import Report
+from hyperpod_kit.checkpoint.agent.tensor_queries import TensorQueries
 from hyperpod_kit.checkpoint.agent.worker import Workers
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import NO_ROOM
 from hyperpod_kit.errors import CheckpointError
 
-_ENDS = {
+_END_OUTCOMES = {
     OrderKind.COMMITTED: CaptureOutcome.DURABLE,
     OrderKind.DROPPED: CaptureOutcome.DROPPED,
     OrderKind.FAILED: CaptureOutcome.FAILED,
@@ -56,7 +56,7 @@ _ENDS = {
 }
 
 
-class Orders:
+class OrderExecutor:
     """Rank 0's agent orders, this one does it with its workers, and reports. All of it runs in the main thread."""
 
     def __init__(
@@ -70,84 +70,84 @@ class Orders:
     ) -> None:
         self._trainer, self._captures, self._storage = trainer, captures, storage
         self._workers, self._report = workers, report
-        self.asked = Asked(rank, trainer, report)
-        self._told_local = ""
-        self._teller = ReportTeller(outright=rank == 0)
+        self.tensor_queries = TensorQueries(rank, trainer, report)
+        self._reported_local_failure = ""
+        self._report_encoder = ReportEncoder(inline_texts=rank == 0)
 
-    def _tell(self, event: AgentEvent) -> None:
+    def _send_event(self, event: AgentEvent) -> None:
         """Tell the trainer, if it is there."""
         self._trainer.send(event.to_json())
 
     def report_again(self) -> None:
         """Say once more what is held and has had no end: whoever decides has forgotten it, or never knew."""
-        self._teller.forget()
+        self._report_encoder.reset()
         for capture in sorted(self._captures, key=lambda capture: capture.key):
             if capture.ended:
                 continue
-            same = replicas.of_slot(capture.slot) if capture.slot is not None else None
-            self._report(RankCaptured(capture.key, True, same, capture.memory))
+            replica_digests = replicas.digests_in_slot(capture.slot) if capture.slot is not None else None
+            self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
             if "seal" not in capture.jobs:
                 self._report(RankSealed(capture.key))
 
     # --- the workers --------------------------------------------------------------------------------------------
 
-    def on_result(self, result: OwnResult) -> None:
+    def on_result(self, result: RankResult) -> None:
         """What a job for this rank gave."""
         if isinstance(result, SealResult):
             self._on_sealed(result)
         elif isinstance(result, LocalResult):
-            self._on_localized(result)
+            self._on_local_written(result)
         elif isinstance(result, WriteResult):
             self._on_written(result)
         elif isinstance(result, PruneResult):
-            if result.why:
-                print(f"old local checkpoints stay: {result.why}", file=sys.stderr, flush=True)
+            if result.failure:
+                print(f"old local checkpoints stay: {result.failure}", file=sys.stderr, flush=True)
         elif isinstance(result, SweepResult):
-            if result.why:
-                print(f"segments of dead runs stay: {result.why}", file=sys.stderr, flush=True)
-            for line in result.found or ():
+            if result.failure:
+                print(f"segments of dead runs stay: {result.failure}", file=sys.stderr, flush=True)
+            for line in result.losses or ():
                 print(line, file=sys.stderr, flush=True)
-                self._tell(AgentTrouble(f"what another run left in this node's memory: {line}"))
+                self._send_event(AgentTrouble(f"what another run left in this node's memory: {line}"))
         else:
-            never(result)
+            assert_never(result)
 
     def _on_sealed(self, result: SealResult) -> None:
-        key, page, why, _ = result
+        key, page, failure, _ = result
         capture = self._captures.get(key)
         assert capture is not None, "what is being sealed is held"
         capture.jobs.discard("seal")
         if page is None:
-            self._report(RankSkipped(key, why))
+            self._report(RankSkipped(key, failure))
         else:
             self._report(RankSealed(key))
         self._captures.release()
 
-    def _on_localized(self, result: LocalResult) -> None:
-        key, report, why, _ = result
+    def _on_local_written(self, result: LocalResult) -> None:
+        key, report, failure, _ = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("write")
-            capture.part = Part(capture.attempt, report) if report is not None else None
+            capture.part = Part(capture.checkpoint_id, report) if report is not None else None
         if report is None:
-            print(f"capture {key}: not on the node's disk: {why}", file=sys.stderr, flush=True)
-            if why != self._told_local:
-                self._told_local = why
-                self._tell(AgentTrouble(f"a save is not on the node's disk: {why}"))
+            print(f"capture {key}: not on the node's disk: {failure}", file=sys.stderr, flush=True)
+            if failure != self._reported_local_failure:
+                self._reported_local_failure = failure
+                self._send_event(AgentTrouble(f"a save is not on the node's disk: {failure}"))
         failpoint("agent.localized")
         self._report(RankLocal(key, report is not None))
         self._captures.release()
 
     def _on_written(self, result: WriteResult) -> None:
-        key, report, why, number = result
+        key, report, failure, error_number = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs -= {"write", "upload"}
             capture.report = report
         if report is None:
-            self._report(RankFailed(key, why, full=number in NO_ROOM))
+            self._report(RankFailed(key, failure, full=error_number in NO_ROOM))
         else:
             failpoint("agent.written")
-            self._persisted(report, key)
+            self._report_persisted(report, key)
         self._captures.release()
 
     # --- orders -------------------------------------------------------------------------------------------------
@@ -161,17 +161,17 @@ class Orders:
         if kind is OrderKind.PERSIST:
             self._persist(key, capture)
         elif kind is OrderKind.LOCAL:
-            self._localized(key, capture)
+            self._complete_local(key, capture)
         elif kind is OrderKind.UPLOAD:
             self._upload(key, capture)
-        elif kind is OrderKind.TELL:
-            self._report(RankText(key, note, self._teller.text(note)))
-        elif kind is OrderKind.WHICH:
-            self.asked.ask(key, note, ranks)
+        elif kind is OrderKind.SEND_TEXT:
+            self._report(RankText(key, note, self._report_encoder.find_text(note)))
+        elif kind is OrderKind.COMPARE:
+            self.tensor_queries.request(key, note, ranks)
         elif kind is OrderKind.SEALED:
             if capture is not None:
-                capture.full = True
-            self._tell(SaveSealed(key))
+                capture.is_sealed_by_all = True
+            self._send_event(SaveSealed(key))
         elif (
             kind is OrderKind.COMMITTED
             or kind is OrderKind.DROPPED
@@ -180,14 +180,14 @@ class Orders:
             or kind is OrderKind.REFUSED
         ):
             if kind is OrderKind.COMMITTED and capture is not None and capture.slot is not None:
-                capture.slot.move(SlotState.SEALED, durable=True)
-            self._finish(key, _ENDS[kind], note)
-        elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT or kind is OrderKind.CLEAR:
+                capture.slot.transition(SlotState.SEALED, durable=True)
+            self._finish(key, _END_OUTCOMES[kind], note)
+        elif kind is OrderKind.CHECK_COMMITTED or kind is OrderKind.COMMIT or kind is OrderKind.CLEAR:
             raise AssertionError(f"{order} is for rank 0's agent itself")
-        elif kind is OrderKind.BYE or kind is OrderKind.AGAIN or kind is OrderKind.TAKEN:
+        elif kind is OrderKind.SHUTDOWN or kind is OrderKind.RESYNC or kind is OrderKind.TAKEN:
             raise AssertionError(f"{order} is about no capture")
         else:
-            never(kind)
+            assert_never(kind)
         self._captures.release()
 
     def _persist(self, key: Key, capture: Optional[Capture]) -> None:
@@ -196,7 +196,7 @@ class Orders:
             # Also where storage has it already: what is asked for is the tier before it, and `upload` comes then.
             self._report(RankLocal(key, capture.part is not None))
         elif capture is not None and capture.report is not None:
-            self._persisted(capture.report, key)
+            self._report_persisted(capture.report, key)
         elif capture is None or capture.slot is None:
             self._report(RankFailed(key, "it is not in memory any more"))
         elif "write" not in capture.jobs:  # asked again, after an agent was lost
@@ -210,31 +210,31 @@ class Orders:
         if capture is None:
             self._report(RankFailed(key, "it is not here any more"))
         elif capture.report is not None:
-            self._persisted(capture.report, key)
+            self._report_persisted(capture.report, key)
         elif "upload" not in capture.jobs:
             capture.jobs.add("upload")
             self._workers.uploader.submit(WriteResult, key, self._storage.upload(capture))
 
-    def _persisted(self, report: Report, key: Key) -> None:
+    def _report_persisted(self, report: Report, key: Key) -> None:
         try:
-            said = self._teller.said(report)
+            body = self._report_encoder.encode(report)
         except CheckpointError as err:
             self._report(RankFailed(key, str(err)))
         else:
-            self._report(RankPersisted(key, said))
+            self._report(RankPersisted(key, body))
 
-    def _localized(self, key: Key, capture: Optional[Capture]) -> None:
+    def _complete_local(self, key: Key, capture: Optional[Capture]) -> None:
         """Every rank has it on its node's disk."""
         if capture is not None and not capture.ended:
             capture.outcome = CaptureOutcome.LOCAL
-        self._tell(SaveLocal(key))
+        self._send_event(SaveLocal(key))
         if capture is not None and capture.part is not None:
             busy = self._captures.unended_parts()
-            self._workers.writer.submit(PruneResult, key, self._storage.prune_local(capture.part.attempt, busy))
+            self._workers.writer.submit(PruneResult, key, self._storage.prune_local(capture.part.checkpoint_id, busy))
 
     def _finish(self, key: Key, outcome: CaptureOutcome, note: str) -> None:
         """An end of no use overrides `failed`: what some rank cannot seal is of no use in memory either."""
         capture = self._captures.get(key)
         if capture is not None and (not capture.ended or outcome.is_useless):
             capture.outcome = outcome
-        self._tell(END_EVENTS[outcome](key, note, outcome))
+        self._send_event(END_EVENTS[outcome](key, note, outcome))

@@ -16,7 +16,7 @@ from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9a-f]{12})-00000\.saves")
-_WORDS, _PATH = 200, 300
+_MOST_CHARACTERS, _MOST_PATH_CHARACTERS = 200, 300
 
 
 class Note(NamedTuple):
@@ -42,7 +42,7 @@ class FoundNote(NamedTuple):
 
 def write(path: str, note: Note) -> None:
     """Leave or renew the note. Raises OSError."""
-    fd = note_page.opened_own(path)
+    fd = note_page.open_owned(path)
     try:
         note_page.put(fd, _bounded(note)._asdict())
     finally:
@@ -61,16 +61,16 @@ def read_all(folder: str) -> List[FoundNote]:
 
 
 def _read(page: note_page.FoundPage) -> Optional[FoundNote]:
-    note = _of(page.body())
+    note = _parse_note(page.body())
     return FoundNote(page.uid, page.name.group(2), note) if note is not None else None
 
 
-def _of(said: Any) -> Optional[Note]:
-    if not isinstance(said, dict) or set(said) != set(Note._fields):
+def _parse_note(body: Any) -> Optional[Note]:
+    if not isinstance(body, dict) or set(body) != set(Note._fields):
         return None
-    note = Note(**said)
-    words = (note.run, note.root, note.job, note.last_why)
-    if not all(type(word) is str for word in words) or not is_count(note.lost_in_row):
+    note = Note(**body)
+    texts = (note.run, note.root, note.job, note.last_why)
+    if not all(type(word) is str for word in texts) or not is_count(note.lost_in_row):
         return None
     if (note.durable_step is None) != (note.durable_at is None):
         return None
@@ -81,8 +81,8 @@ def _of(said: Any) -> Optional[Note]:
 
 def _bounded(note: Note) -> Note:
     return note._replace(
-        run=clean(note.run, _WORDS),
-        root=clean(note.root, _PATH),
+        run=clean(note.run, _MOST_CHARACTERS),
+        root=clean(note.root, _MOST_PATH_CHARACTERS),
         job=clean(note.job, 40),
-        last_why=clean(note.last_why, _WORDS),
+        last_why=clean(note.last_why, _MOST_CHARACTERS),
     )

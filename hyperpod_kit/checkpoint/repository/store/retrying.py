@@ -26,17 +26,17 @@ TRIES = 8
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
-def patient(store: Store) -> Store:
+def with_retries(store: Store) -> Store:
     """The same store, whose reads are tried again."""
-    return store if isinstance(store, PatientStore) else PatientStore(store)
+    return store if isinstance(store, RetryingStore) else RetryingStore(store)
 
 
-def once(store: Store) -> Store:
+def without_retries(store: Store) -> Store:
     """The same store, whose reads are tried once: for hints that are not worth a pause."""
-    return store.store if isinstance(store, PatientStore) else store
+    return store.store if isinstance(store, RetryingStore) else store
 
 
-class PatientStore:
+class RetryingStore:
     """See Store. What it writes and deletes is tried once, as ever."""
 
     def __init__(self, store: Store, *, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -44,7 +44,7 @@ class PatientStore:
         self.store = store
         self._sleep = sleep
 
-    def again(self, name: str, read: Callable[[], T]) -> T:
+    def retry(self, name: str, read: Callable[[], T]) -> T:
         """What `read` gives. Raises what it raises, an error that may pass after the last try."""
         failures = 0
         while True:
@@ -65,23 +65,23 @@ class PatientStore:
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
-        return self.again(prefix, lambda: self.store.list(prefix, after=after, until=until))
+        return self.retry(prefix, lambda: self.store.list(prefix, after=after, until=until))
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
-        return self.again(prefix, lambda: self.store.sizes(prefix))
+        return self.retry(prefix, lambda: self.store.sizes(prefix))
 
     def exists(self, name: str) -> bool:
         """See Store."""
-        return self.again(name, lambda: self.store.exists(name))
+        return self.retry(name, lambda: self.store.exists(name))
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        return self.again(name, lambda: self.store.read(name, most))
+        return self.retry(name, lambda: self.store.read(name, most))
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        return PatientReader(self, name, self.again(name, lambda: self.store.open_read(name)))
+        return RetryingReader(self, name, self.retry(name, lambda: self.store.open_read(name)))
 
     def reopen(self, name: str) -> StoreReader:
         """Once more, in one try. Raises as `open_read`."""
@@ -120,11 +120,11 @@ class PatientStore:
         self.store.delete_all(names)
 
 
-class PatientReader:
+class RetryingReader:
     """See StoreReader. After a failure the object is opened anew: a descriptor of a mount that was repaired is stale
     for ever. Others may still read with the earlier one, so all are closed at the end."""
 
-    def __init__(self, store: PatientStore, name: str, reader: StoreReader) -> None:
+    def __init__(self, store: RetryingStore, name: str, reader: StoreReader) -> None:
         self._store = store
         self._name = name
         self._reader = reader
@@ -144,7 +144,7 @@ class PatientReader:
             failed = self._reader
             return self._reader.read_into(view, offset)
 
-        return self._store.again(self._name, read)
+        return self._store.retry(self._name, read)
 
     def _replace(self, failed: StoreReader) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Optional, Sequence
 
-from hyperpod_kit.checkpoint.agent import losses, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent import replicas, save_failures, shm_slots
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture, Captures, SlotFiles
 from hyperpod_kit.checkpoint.agent.agent_events import SealResult
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
@@ -20,8 +20,8 @@ from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.system.process import is_alive
 
 
-class Intake:
-    """From slots and local parts to `captures`. `settled`: it is known what becomes of earlier starts' captures."""
+class SnapshotRegistry:
+    """From slots and local parts to `captures`. `is_restored`: it is known what becomes of earlier starts' captures."""
 
     def __init__(
         self,
@@ -35,24 +35,24 @@ class Intake:
         self._setup, self._storage = setup, storage
         self._captures, self._sealer, self._copies, self._report = captures, sealer, copies, report
         self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank)
-        self.settled = False
+        self.is_restored = False
 
     def recover(self) -> None:
         """Before anything else: see SlotFiles.recover."""
-        self.files.recover(but=self._setup.incarnation if self._setup.again else "")
+        self.files.recover(live_incarnation=self._setup.incarnation if self._setup.again else "")
 
     # --- from the trainer ---------------------------------------------------------------------------------------
 
-    def captured(self, number: int) -> None:
+    def add_captured(self, number: int) -> None:
         """The slot of that number is whole."""
         self._capture(self.files.get(number))
 
-    def collect(self) -> None:
+    def collect_unannounced(self) -> None:
         """The trainer is gone: take what it did not get to announce, free its half copy."""
         for slot in self.files.all():
             page = slot.page
             if page is not None and page.state == SlotState.WRITING and not is_alive(page.origin.trainer):
-                slot.move(SlotState.FREE)
+                slot.transition(SlotState.FREE)
             self._capture(slot)
 
     def _capture(self, slot: shm_slots.Slot) -> None:
@@ -61,24 +61,24 @@ class Intake:
             return
         failpoint("agent.captured")
         shard = SlotShard(slot)
-        capture = self._captures.add(Capture(page, self._attempt(page), shard=shard))
+        capture = self._captures.add(Capture(page, self._checkpoint_id(page), shard=shard))
         capture.jobs.add("seal")
-        self._sealer.submit(SealResult, page.key, self._copies.sealing(shard))
-        self._report(RankCaptured(page.key, False, replicas.of_slot(slot), page.memory))
+        self._sealer.submit(SealResult, page.key, self._copies.seal_job(shard))
+        self._report(RankCaptured(page.key, False, replicas.digests_in_slot(slot), page.memory))
 
-    def make_room(self) -> Optional[int]:
+    def free_oldest(self) -> Optional[int]:
         """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
-        capture = self._captures.make_room()
+        capture = self._captures.free_oldest()
         if capture is None or capture.shard is None:
             return None
-        self._report(RankSkipped(capture.key, losses.REPLACED))
+        self._report(RankSkipped(capture.key, save_failures.REPLACED))
         return capture.shard.slot.name.slot
 
     # --- what a predecessor left --------------------------------------------------------------------------------
 
-    def settle(self, keep: Optional[Key], *, local: bool) -> None:
+    def complete_restore(self, keep: Optional[Key], *, local: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
-        self.settled = True
+        self.is_restored = True
         parts = self._storage.parts() if local or self._setup.again else ()
         for slot in self.files.all():
             page = slot.page
@@ -86,22 +86,22 @@ class Intake:
             if page is None or page.state != SlotState.SEALED or self._is_of_this_start(page):
                 continue
             if page.key != keep:
-                slot.move(SlotState.FREE)
+                slot.transition(SlotState.FREE)
             elif page.key not in self._captures:
-                part = _part(parts, page.key) if self._setup.again else None
-                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=part)
+                part = _find_part(parts, page.key) if self._setup.again else None
+                capture = Capture(page, self._checkpoint_id(page), shard=SlotShard(slot), part=part)
                 capture.memory = False  # what a run goes on from belongs on storage
-                self._take_on(capture, durable=page.durable)
+                self._resume_capture(capture, durable=page.durable)
             failpoint("agent.settled")
         if keep is not None and keep not in self._captures and local:
             for part in parts:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
-                    self._take_on(Capture(page, self._attempt(page), part=part), durable=False)
-        self._copies.settle(keep)
+                    self._resume_capture(Capture(page, self._checkpoint_id(page), part=part), durable=False)
+        self._copies.free_earlier(keep)
         self._captures.release()
 
-    def take_over(self) -> None:
+    def resume_captures(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
         parts = self._storage.parts()
         for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
@@ -109,31 +109,35 @@ class Intake:
             if page is None or not self._is_of_this_start(page) or page.key in self._captures:
                 continue
             if page.state == SlotState.SEALED:
-                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=_part(parts, page.key))
-                self._take_on(capture, durable=page.durable)
+                capture = Capture(
+                    page, self._checkpoint_id(page), shard=SlotShard(slot), part=_find_part(parts, page.key)
+                )
+                self._resume_capture(capture, durable=page.durable)
             else:
                 self._capture(slot)
         self._captures.release()
 
-    def _take_on(self, capture: Capture, *, durable: bool) -> None:
+    def _resume_capture(self, capture: Capture, *, durable: bool) -> None:
         """Go on with a capture of an earlier start."""
         self._captures.add(capture)
         if durable:
             # Who told it so is gone: nobody will say again that every rank has sealed it, which freed what is older.
-            capture.outcome, capture.full = CaptureOutcome.DURABLE, True
+            capture.outcome, capture.is_sealed_by_all = CaptureOutcome.DURABLE, True
             return
-        same = replicas.of_slot(capture.slot) if capture.slot is not None and self._setup.again else None
-        self._report(RankCaptured(capture.key, True, same, capture.memory))
+        replica_digests = (
+            replicas.digests_in_slot(capture.slot) if capture.slot is not None and self._setup.again else None
+        )
+        self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
         self._report(RankSealed(capture.key))
 
     def _is_of_this_start(self, page: Page) -> bool:
         return page.origin.incarnation == self._setup.incarnation
 
-    def _attempt(self, page: Page) -> str:
+    def _checkpoint_id(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
-        return page.attempt(self._setup.incarnation)
+        return page.checkpoint_id(self._setup.incarnation)
 
 
-def _part(parts: Sequence[Part], key: Key) -> Optional[Part]:
+def _find_part(parts: Sequence[Part], key: Key) -> Optional[Part]:
     """What a dead agent of this start has brought to the node's disk."""
     return next((part for part in parts if part.report.page.key == key), None)

@@ -60,8 +60,8 @@ def walk(
     `attempt` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and
     `first` may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the
     environment of its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
-    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when it
-    is asked for. Raises OSError; CheckpointError when `first` is not there.
+    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when
+    it is asked for. Raises OSError; CheckpointError when `first` is not there.
     """
     store = as_store(where)
     rollback_records = rollbacks.read_records(store)

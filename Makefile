@@ -42,7 +42,7 @@ docs:  ## the documentation site, in site/: every page is built and every link i
 docs-search: docs  ## questions of newcomers, asked of the site in headless Chromium
 	.venv/bin/python -m docs_build.search_check site
 
-dist:  ## wheel and sdist, built twice with the same bytes, and the wheel tried in an empty venv
+dist:  ## wheels and sdist, built twice with the same bytes, and tried in an empty venv
 	./setup.sh venv dist
 	.ci/check-dist $(DIST_ARGS)
 

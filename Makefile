@@ -59,7 +59,7 @@ torture:  ## 10,000 flipped bytes, 1,000 killed processes, every failing operati
 	./setup.sh venv admin torch test
 	$(PY) -m hyperpod_lab.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
 	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
-	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
+	  $(PY) -m hyperpod_rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_lab.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
 

@@ -39,7 +39,12 @@ def stop_daemon(layout: Layout) -> None:
 def _ours(layout: Layout, file: Path, module: str) -> Optional[Process]:
     """The process that a state file names, None unless it is the one that this rehearsal started."""
     process = state.read_process(file)
-    return process if processes.runs(process, ["-m", module, "--state", str(layout.root)]) else None
+    # One that was started before the rehearsal had a distribution of its own runs on under its former name.
+    former = f"hyperpod_kit.{module.replace('hyperpod_rehearsal', 'rehearsal')}"
+    for name in (module, former):
+        if processes.runs(process, ["-m", name, "--state", str(layout.root)]):
+            return process
+    return None
 
 
 def remove_traces(layout: Layout) -> list[str]:

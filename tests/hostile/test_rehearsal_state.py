@@ -132,11 +132,11 @@ def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_
     assert daemon_of_roots.poll() is None
 
 
-def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
-    """Same program, same user, another state directory."""
+@pytest.mark.parametrize("module", ["hyperpod_rehearsal.daemon", "hyperpod_kit.rehearsal.daemon"])
+def test_the_daemon_of_another_rehearsal_is_not_ours(shared, module):
+    """Same program, also under its former name, same user, another state directory."""
     demo = Layout.of("demo")
     own_place.make(demo.root)
-    module = "hyperpod_rehearsal.daemon"
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
     ) as other, subprocess.Popen(

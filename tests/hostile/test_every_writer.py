@@ -35,7 +35,7 @@ ELSEWHERE = {
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
     "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
     "storage/bench/replay/": "a child, whose lines `storage bench` reads",
-    "rehearsal/": "programs of their own inside machines, and the daemon's log",
+    "hyperpod_rehearsal/": "programs of their own inside machines, and the daemon's log",
 }
 """Prefix of a path -> why what is written there needs no cleaning."""
 

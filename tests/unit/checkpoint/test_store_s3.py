@@ -18,10 +18,10 @@ from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selecti
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
-from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
-from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
+from hyperpod_rehearsal.keys import Key  # noqa: E402
+from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
+from hyperpod_rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
+from hyperpod_rehearsal.sagemaker.server import serve  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402

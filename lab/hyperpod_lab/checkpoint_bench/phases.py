@@ -27,6 +27,6 @@ class Bench(RankLauncher):
             TimedAssignment(**vars(assignment), deadline=deadline, patience=self.patience.left)
             for assignment in self.assignments(phase, size, mode, repeat, place)
         ]
-        results = self.results(timed_rank.run, assignments)
+        results = self.run_ranks(timed_rank.run, assignments)
         self.patience.left = min(result.pop("patience") for result in results)
         return {**results[0], "digests": [result.pop("digest", None) for result in results]}

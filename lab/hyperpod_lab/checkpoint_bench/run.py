@@ -54,19 +54,19 @@ class Run:
 
     def measure(self, phases: tuple[str, ...]) -> None:
         """Save, and the restores of it. Raises BenchError."""
-        place = self.bench.place(f"{self.size}-{self.mode}")
+        place = self.bench.make_directory(f"{self.size}-{self.mode}")
         self._timed("save", lambda: self._phase("save", place, self.repeat, self.pace.deadline()))
         if "cold" in phases:
             self._timed("cold", lambda: self._cold(place))
         if "hot" in phases:
             self._timed("hot", lambda: self._hot(place))
-        self.bench.forget(place)
+        self.bench.remove_run(place)
 
     def train(self) -> None:
         """The training loop, overlapped and blocking. Raises BenchError."""
-        place = self.bench.place(f"{self.size}-{self.mode}-training")
+        place = self.bench.make_directory(f"{self.size}-{self.mode}-training")
         self._timed("train", lambda: self._phase("train", place, self.repeat, self.pace.last))
-        self.bench.forget(place)
+        self.bench.remove_run(place)
 
     def _phase(self, name: str, place: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
         return self.bench.phase(name, self.size, self.mode, repeat, place, deadline)

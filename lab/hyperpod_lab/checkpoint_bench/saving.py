@@ -10,7 +10,7 @@ from typing import Any
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.storage.bench.replay.peers import Peers
-from hyperpod_kit.storage.bench.replay.replaying import durable
+from hyperpod_kit.storage.bench.replay.replaying import wait_durable
 from hyperpod_kit.storage.bench.replay.workload import Workload
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.checkpoint_bench import limits, machine, usage
@@ -83,7 +83,7 @@ class Saving:
         begin = time.perf_counter()
         handle = manager.save(step, self.state)
         returned = time.perf_counter()
-        durable(handle)
+        wait_durable(handle)
         end = time.perf_counter()
         stall, persist = self.peers.slowest(returned - begin), self.peers.slowest(end - returned)
         self._forget(handle.attempt)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.storage.bench.replay.peers import Peers
-from hyperpod_kit.storage.bench.replay.replaying import durable
+from hyperpod_kit.storage.bench.replay.replaying import wait_durable
 from hyperpod_lab.checkpoint_bench import limits
 from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
 from hyperpod_lab.checkpoint_bench.trained_workload import TrainedWorkload
@@ -46,7 +46,7 @@ class Training:
         manager = Manager(self.root, overlap=self.overlap)
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
-        durable(manager.save(0, state))
+        wait_durable(manager.save(0, state))
         while not self.assignment.enough(len(self.samples["lost"]), self.peers.slowest):
             number = len(self.samples["lost"])
             for _ in range(_IDLE_STEPS):
@@ -84,7 +84,7 @@ class Training:
             total, fences, steps = total + spent, fences + waited, steps + 1
             if self.peers.all(handle.final):
                 break
-        durable(handle)
+        wait_durable(handle)
         for name, value in (
             ("save", saved),
             ("fence", fences),

@@ -22,14 +22,14 @@ def main(argv: list[str]) -> int:
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
     with launch.RankLauncher(args.dir, places.base(), _PRELOAD) as launcher:
         try:
-            place, phase = launcher.place("replay"), f"replay-{args.writer}"
-            found, *_ = launcher.results(
-                rank.run, launcher.assignments(phase, str(args.bytes), mode, args.repeat, place)
+            directory, phase = launcher.make_directory("replay"), f"replay-{args.writer}"
+            result, *_ = launcher.run_ranks(
+                rank.run, launcher.assignments(phase, str(args.bytes), mode, args.repeat, directory)
             )
         except launch.BenchError as err:
             print(json.dumps({"error": first_line(err)}))
             return 1
-    print(json.dumps({name: found[name] for name in ("writer", "ranks", "size", "seconds", "stall")}))
+    print(json.dumps({name: result[name] for name in ("writer", "ranks", "size", "seconds", "stall")}))
     return 0
 
 

@@ -18,7 +18,7 @@ from hyperpod_kit.storage.bench.replay.assignment import AnyAssignment, Assignme
 from hyperpod_kit.storage.bench.replay.workload import ranks_of
 from hyperpod_kit.untrusted import by_descriptor
 
-_LONGEST = 420.0
+_TIMEOUT = 420.0
 _END_SECONDS = 10.0
 # A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -39,13 +39,13 @@ class RankLauncher:
         """`preload`: modules that every rank needs, beside torch."""
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
-        self._before = os.environ.get(HPK_SHM_DIR)
-        self._heard: Any = None
+        self._previous_shm_directory = os.environ.get(HPK_SHM_DIR)
+        self._previous_handler: Any = None
         self._preload = [*_PRELOAD, *preload]
         self._count = 0
 
     def __enter__(self: AnyLauncher) -> AnyLauncher:
-        self._heard = signal.signal(signal.SIGTERM, _stopped)
+        self._previous_handler = signal.signal(signal.SIGTERM, _exit_on_signal)
         os.environ[HPK_SHM_DIR] = self.shared
         for name in (HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_FAILPOINT, "SLURM_JOB_ID"):
             os.environ.pop(name, None)
@@ -58,50 +58,51 @@ class RankLauncher:
         self.end_agents()
         by_descriptor.remove_tree(self.directory, ignore_errors=True)
         by_descriptor.remove_tree(self.shared, ignore_errors=True)
-        if self._before is None:
+        if self._previous_shm_directory is None:
             os.environ.pop(HPK_SHM_DIR, None)
         else:
-            os.environ[HPK_SHM_DIR] = self._before
-        signal.signal(signal.SIGTERM, self._heard)
+            os.environ[HPK_SHM_DIR] = self._previous_shm_directory
+        signal.signal(signal.SIGTERM, self._previous_handler)
 
-    def place(self, name: str) -> Path:
+    def make_directory(self, name: str) -> Path:
         """A directory for one run's files."""
         path = self.directory / name
         by_descriptor.make_directory(path)
         return path
 
-    def forget(self, place: Path) -> None:
+    def remove_run(self, directory: Path) -> None:
         """Remove a run's files, and what its killed trainers left in shared memory."""
         self.end_agents()
-        by_descriptor.remove_tree(place)
+        by_descriptor.remove_tree(directory)
         for entry in os.scandir(self.shared):
             by_descriptor.unlink(entry.path)
 
-    def assignments(self, phase: str, size: str, mode: str, repeat: int, place: Path) -> list[Assignment]:
+    def assignments(self, phase: str, size: str, mode: str, repeat: int, directory: Path) -> list[Assignment]:
         """Of all ranks, for the next start; each has its share of the cores."""
         self._count += 1
         world = ranks_of(mode)
         threads = max(1, len(os.sched_getaffinity(0)) // world)
         tag = f"{self._count:03d}-{phase}"
         return [
-            Assignment(phase, size, mode, number, world, threads, repeat, str(place), tag) for number in range(world)
+            Assignment(phase, size, mode, number, world, threads, repeat, str(directory), tag)
+            for number in range(world)
         ]
 
-    def results(
+    def run_ranks(
         self, run: Callable[[AnyAssignment], None], assignments: Sequence[AnyAssignment]
     ) -> list[dict[str, Any]]:
         """What each rank has left after `run`, in a process of its own. Raises BenchError."""
         processes = [_CONTEXT.Process(target=run, args=(assignment,)) for assignment in assignments]
         for process in processes:
             process.start()
-        end = time.monotonic() + _LONGEST
+        deadline_at = time.monotonic() + _TIMEOUT
         try:
-            while any(process.is_alive() for process in processes) and time.monotonic() < end:
+            while any(process.is_alive() for process in processes) and time.monotonic() < deadline_at:
                 if any(
                     assignment.result.exists() and "error" in json.loads(assignment.result.read_text())
                     for assignment in assignments
                 ):
-                    end = min(end, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
+                    deadline_at = min(deadline_at, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
                 time.sleep(0.02)
         finally:
             for process in processes:
@@ -111,7 +112,7 @@ class RankLauncher:
         results: list[dict[str, Any]] = [
             json.loads(assignment.result.read_text())
             if assignment.result.exists()
-            else {"error": f"rank {assignment.rank} left no result after {_LONGEST:g} s"}
+            else {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
             for assignment in assignments
         ]
         for assignment, result in zip(assignments, results, strict=True):
@@ -123,27 +124,27 @@ class RankLauncher:
 
     def end_agents(self) -> None:
         """Agents of killed trainers: let them finish what they write, then end those that still wait."""
-        end = time.monotonic() + _END_SECONDS
-        while agents := _agents(self.shared):
-            if time.monotonic() > end:
+        deadline_at = time.monotonic() + _END_SECONDS
+        while agents := _agent_pids(self.shared):
+            if time.monotonic() > deadline_at:
                 for pid in agents:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
 
 
-def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _agents(shared: str) -> list[int]:
+def _agent_pids(shared: str) -> list[int]:
     """Agents whose segments lie under `shared`."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                ours = f"{HPK_SHM_DIR}={shared}\0".encode() in (entry / "environ").read_bytes()
-                if ours and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
+                is_under_shared = f"{HPK_SHM_DIR}={shared}\0".encode() in (entry / "environ").read_bytes()
+                if is_under_shared and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids

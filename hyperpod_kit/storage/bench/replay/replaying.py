@@ -24,7 +24,7 @@ PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
 
 
-def durable(handle: Handle) -> None:
+def wait_durable(handle: Handle) -> None:
     """Wait for it. Raises RuntimeError when it will never be."""
     if not handle.wait(SaveState.DURABLE, PATIENCE):
         raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
@@ -38,7 +38,7 @@ class Replaying:
 
     def run(self, writer: str, repeat: int) -> dict[str, Any]:
         """`size`: bytes of all ranks; `seconds`, `stall`: of each save after the first, which prepares what stays."""
-        times = self._ours(repeat) if writer == "hyperpod-kit" else self._waiting(writer, repeat)
+        times = self._save_with_manager(repeat) if writer == "hyperpod-kit" else self._save_with_torch(writer, repeat)
         return {
             "writer": writer,
             "ranks": self.peers.world,
@@ -47,38 +47,38 @@ class Replaying:
             "stall": [stall for stall, _ in times[1:]],
         }
 
-    def _waiting(self, writer: str, repeat: int) -> list[tuple[float, float]]:
+    def _save_with_torch(self, writer: str, repeat: int) -> list[tuple[float, float]]:
         times = []
         for number in range(repeat + 1):
-            place = self.directory / f"{writer}-{number}"
+            directory = self.directory / f"{writer}-{number}"
             if self.peers.rank == 0:
-                by_descriptor.make_directory(place)
+                by_descriptor.make_directory(directory)
             self.work.change()
             self.peers.barrier()
             begin = time.perf_counter()
-            (self._torch_save if writer == "torch-save" else self._dcp)(place)
+            (self._torch_save if writer == "torch-save" else self._dcp)(directory)
             seconds = self.peers.slowest(time.perf_counter() - begin)
             times.append((seconds, seconds))
             if self.peers.rank == 0:
-                by_descriptor.remove_tree(place)
+                by_descriptor.remove_tree(directory)
             self.peers.barrier()
         return times
 
-    def _torch_save(self, place: Path) -> None:
+    def _torch_save(self, directory: Path) -> None:
         states = self._states(full=True)
         if self.peers.rank:
             return
         for name, state in states.items():
-            with by_descriptor.stream(place / f"{name}.pt", "wb") as file:
+            with by_descriptor.stream(directory / f"{name}.pt", "wb") as file:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _dcp(self, place: Path) -> None:
+    def _dcp(self, directory: Path) -> None:
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        writer = FileSystemWriter(str(place), sync_files=True)
+        writer = FileSystemWriter(str(directory), sync_files=True)
         save(self._states(full=False), storage_writer=writer, no_dist=self.peers.world == 1)
 
     def _states(self, *, full: bool) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Replaying:
         model, optimizer = get_state_dict(self.work.model, self.work.optimizer, options=options)
         return {"model": model, "optimizer": optimizer}
 
-    def _ours(self, repeat: int) -> list[tuple[float, float]]:
+    def _save_with_manager(self, repeat: int) -> list[tuple[float, float]]:
         manager = Manager(self.directory / "root")
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
@@ -100,7 +100,7 @@ class Replaying:
             begin = time.perf_counter()
             handle = manager.save(number, state)
             stall = time.perf_counter() - begin
-            durable(handle)
+            wait_durable(handle)
             times.append((self.peers.slowest(stall), self.peers.slowest(time.perf_counter() - begin)))
         if not manager.close():
             raise RuntimeError("the manager did not close cleanly")

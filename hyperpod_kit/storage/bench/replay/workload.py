@@ -119,11 +119,11 @@ class Workload:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """The live local tensors of the whole state. A restore may put new ones in place of the optimizer's."""
-        found = []
+        local_tensors = []
         for parameter in self.model.parameters():
-            held = self.optimizer.state[parameter]
-            found += [local(parameter), local(held["exp_avg"]), local(held["exp_avg_sq"])]
-        return found
+            moments = self.optimizer.state[parameter]
+            local_tensors += [local(parameter), local(moments["exp_avg"]), local(moments["exp_avg_sq"])]
+        return local_tensors
 
     def change(self) -> None:
         """One update of every byte in place, as an optimizer step makes it."""

@@ -109,17 +109,10 @@ class RankLauncher:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        results: list[dict[str, Any]] = [
-            json.loads(assignment.result.read_text())
-            if assignment.result.exists()
-            else {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
-            for assignment in assignments
-        ]
+        results = [_read_result(assignment) for assignment in assignments]
         for assignment, result in zip(assignments, results, strict=True):
             if "error" in result:
-                tail = assignment.log.read_text().splitlines()[-12:] if assignment.log.exists() else []
-                which = f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}"
-                raise BenchError("\n".join([f"{which}: {result['error']}", *tail]))
+                raise _bench_error(assignment, result["error"])
         return results
 
     def end_agents(self) -> None:
@@ -134,6 +127,22 @@ class RankLauncher:
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
+
+
+def _read_result(assignment: AnyAssignment) -> dict[str, Any]:
+    """What a rank has left; an error where it has left nothing."""
+    if not assignment.result.exists():
+        return {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
+    result: dict[str, Any] = json.loads(assignment.result.read_text())
+    return result
+
+
+def _bench_error(assignment: AnyAssignment, error: str) -> BenchError:
+    """A rank's error with the tail of its log."""
+    lines = [f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}: {error}"]
+    if assignment.log.exists():
+        lines += assignment.log.read_text().splitlines()[-12:]
+    return BenchError("\n".join(lines))
 
 
 def _agent_pids(shared: str) -> list[int]:

@@ -34,7 +34,7 @@ def leave_result(assignment: AnyAssignment, work: Callable[[AnyAssignment], dict
         result = {"error": f"{type(err).__name__}: {err}"}
     sys.stderr.flush()
     atomic_file.replace(assignment.result, json.dumps(result).encode())
-    return 0 if "error" not in result else 1
+    return int("error" in result)
 
 
 def _replay(assignment: Assignment) -> dict[str, Any]:

@@ -38,7 +38,10 @@ class Replaying:
 
     def run(self, writer: str, repeat: int) -> dict[str, Any]:
         """`size`: bytes of all ranks; `seconds`, `stall`: of each save after the first, which prepares what stays."""
-        times = self._save_with_manager(repeat) if writer == "hyperpod-kit" else self._save_with_torch(writer, repeat)
+        if writer == "hyperpod-kit":
+            times = self._save_with_manager(repeat)
+        else:
+            times = self._save_with_torch(writer, repeat)
         return {
             "writer": writer,
             "ranks": self.peers.world,
@@ -48,6 +51,7 @@ class Replaying:
         }
 
     def _save_with_torch(self, writer: str, repeat: int) -> list[tuple[float, float]]:
+        save = self._torch_save if writer == "torch-save" else self._dcp
         times = []
         for number in range(repeat + 1):
             directory = self.directory / f"{writer}-{number}"
@@ -56,7 +60,7 @@ class Replaying:
             self.work.change()
             self.peers.barrier()
             begin = time.perf_counter()
-            (self._torch_save if writer == "torch-save" else self._dcp)(directory)
+            save(directory)
             seconds = self.peers.slowest(time.perf_counter() - begin)
             times.append((seconds, seconds))
             if self.peers.rank == 0:

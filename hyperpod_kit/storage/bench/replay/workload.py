@@ -28,7 +28,9 @@ MODES = {"single": 1, "fsdp2": 2}
 
 def ranks_of(mode: str) -> int:
     """Of a mode of MODES, or of `fsdp2x8`: eight."""
-    return MODES[mode] if mode in MODES else int(mode.partition("x")[2])
+    if mode in MODES:
+        return MODES[mode]
+    return int(mode.partition("x")[2])
 
 
 def size_of(name: str) -> Size:
@@ -36,7 +38,11 @@ def size_of(name: str) -> Size:
     if name in SIZES:
         return SIZES[name]
     parameters = int(name) / 12
-    width = 128 if parameters < 16e6 else 512 if parameters < 1e9 else 2048
+    width = 2048
+    if parameters < 16e6:
+        width = 128
+    elif parameters < 1e9:
+        width = 512
     layers = max(1, round((parameters - 4096 * width) / (12 * width * width)))
     return Size(layers, width, 4096, 128)
 
@@ -73,7 +79,9 @@ class Gpt(nn.Module):
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor behind a parameter: a DTensor's local part."""
     part: Any = tensor.detach()
-    return part.to_local() if hasattr(part, "to_local") else part  # type: ignore[no-any-return]
+    if hasattr(part, "to_local"):
+        part = part.to_local()
+    return part  # type: ignore[no-any-return]
 
 
 def _fill(tensor: torch.Tensor, low: float, high: float, *, zeros: bool) -> None:

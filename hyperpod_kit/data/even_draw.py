@@ -52,7 +52,7 @@ _UNIT_BITS = 42
 _UNIT = 1 << _UNIT_BITS
 """Of a share: all sets together."""
 
-_MOST_BITS = 20
+_MAX_BITS = 20
 """Of a block's places: times a share, these fit into 63 bits."""
 _FEWEST_BITS = 16
 _CHUNK = 8192
@@ -94,7 +94,7 @@ class EvenDraw:
         self._key = mix_key(seed, len(shares))
         least = int(self.weights.min())
         wanted_bits = max(_FEWEST_BITS, (_UNIT // least).bit_length() + 1)
-        self._bits = min(_MOST_BITS, wanted_bits)
+        self._bits = min(_MAX_BITS, wanted_bits)
         self._starts: dict[int, _DrawStart] = {}
         self._chunks: dict[int, _DrawChunk] = {}
         self._carried: tuple[int, Numbers] | None = None

@@ -276,7 +276,7 @@ class ElasticLoader(DataLoader[Any]):
     def refuse_other(self, state: Mapping[str, Any]) -> None:
         """Check that a position is one in this loader's data and order.
 
-        The default order counts as the same where another release had another default: see `order_in`.
+        The default order counts as the same where another release had another default: see `order_of_state`.
 
         Args:
             state: What `state_dict` returned.

@@ -25,7 +25,7 @@ _IN_MEMORY = 16 << 20
 """Plain bytes of a member beyond which they go to a file without a name."""
 
 
-_MOST_OUT = 4 << 20
+_MAX_OUTPUT = 4 << 20
 """Plain bytes that come out of a decompressor at a time, however well they were compressed."""
 
 _SLICE = 2 << 10
@@ -66,7 +66,7 @@ class GzipMember:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """See MemberDecoder."""
         while data:
-            out = self._decoder.decompress(data, _MOST_OUT)
+            out = self._decoder.decompress(data, _MAX_OUTPUT)
             data = self._decoder.unconsumed_tail
             self.eof, self.rest = self._decoder.eof, self._decoder.unused_data
             if out:
@@ -90,8 +90,8 @@ class ZstdFrame:
             self.eof = self._decoder.eof
             if self.eof:
                 self.rest = self._decoder.unused_data + data[at + _SLICE :]
-            for begin in range(0, len(out), _MOST_OUT):
-                yield out[begin : begin + _MOST_OUT]
+            for begin in range(0, len(out), _MAX_OUTPUT):
+                yield out[begin : begin + _MAX_OUTPUT]
             if self.eof:
                 return
 

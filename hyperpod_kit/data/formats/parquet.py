@@ -21,7 +21,7 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_MOST_FILES = 64
+_MAX_FILES = 64
 _MAX_EVICTED = 1024
 _LITTLE_PART = 4
 """The part of the memory in which row groups stay that have given all their rows."""
@@ -138,7 +138,7 @@ class ParquetReader:
         if groups is None:
             read = functools.partial(self._files.read, file)
             groups = self._opened[file.path] = ParquetGroups(file.path, file.size, read)
-            if len(self._opened) > _MOST_FILES:
+            if len(self._opened) > _MAX_FILES:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(file.path)
         return groups

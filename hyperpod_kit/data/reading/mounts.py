@@ -11,7 +11,7 @@ _DIRECTORIES = 4096
 
 
 class SourceMounts:
-    """The mounts below the files of this process. `answer`: seconds for each call to one that may hang."""
+    """The mounts below the files of this process. `reply_timeout`: seconds for each call to one that may hang."""
 
     def __init__(self, reply_timeout: float = REPLY_SECONDS) -> None:
         self._reply_timeout = reply_timeout

@@ -20,8 +20,8 @@ from hyperpod_kit.errors import ChangedFile
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_MOST_OPEN = 128
-_OPEN_TOGETHER, _LEAST_OPEN = 1024, 4
+_MAX_OPEN = 128
+_MAX_OPEN_OF_MIX, _MIN_OPEN = 1024, 4
 """Of all sets of a mix, and of each at least."""
 MEMORY = 256 << 20
 """Bytes of objects that a process keeps."""
@@ -265,7 +265,7 @@ class SourceFiles:
 
     @property
     def _most_open(self) -> int:
-        return min(_MOST_OPEN, max(_LEAST_OPEN, _OPEN_TOGETHER // self.among))
+        return min(_MAX_OPEN, max(_MIN_OPEN, _MAX_OPEN_OF_MIX // self.among))
 
     def _keep(self, file: SourceFile) -> None:
         self._open[file.path] = file

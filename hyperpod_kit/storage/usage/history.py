@@ -19,9 +19,9 @@ FORMAT = "hpk-usage-history/1"
 LARGEST = 16 << 20
 LATEST = 1e11
 """A time in Unix seconds that no clock shows."""
-MOST_DAYS = 1100
+MAX_DAYS = 1100
 """Rows that stay: three years."""
-MOST_USERS = 100
+MAX_USERS = 100
 """Of a day, the largest."""
 
 
@@ -61,13 +61,13 @@ class UsageHistory:
     def with_day(self, day: UsageDay) -> UsageHistory:
         """The same with this day in its place."""
         other_days = [row for row in self.days if row.day != day.day]
-        return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MOST_DAYS:]))
+        return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MAX_DAYS:]))
 
 
 def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
     """The row of a count that has just ended."""
     now = time.time() if now is None else now
-    largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MOST_USERS]
+    largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MAX_USERS]
     users = {name: row.allocated for name, row in largest}
     room, free = report.room or (None, None)
     total = report.total
@@ -92,7 +92,7 @@ def read(path: Path) -> UsageHistory:
         return UsageHistory("")
     except (ValueError, KeyError, TypeError, OverflowError) as err:
         raise HistoryError(f"{path}: {err}: no sizes by day", hint="move it away, or --history ANOTHER-FILE") from err
-    return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MOST_DAYS:]))
+    return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MAX_DAYS:]))
 
 
 def write(path: Path, history: UsageHistory) -> None:

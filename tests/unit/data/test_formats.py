@@ -136,7 +136,7 @@ def test_a_member_that_became_corrupt_is_a_bad_record(tmp_path):
 @pytest.mark.parametrize("ending", PACKED)
 def test_what_was_compressed_well_comes_out_in_parts(tmp_path, ending, monkeypatch):
     """A hundred thousand lines in a kilobyte or two."""
-    monkeypatch.setattr(compressed, "_MOST_OUT", 5000)
+    monkeypatch.setattr(compressed, "_MAX_OUTPUT", 5000)
     monkeypatch.setattr(compressed, "_SLICE", 100)
     raw = b"the same line\n" * 100_000
     packed = PACKED[ending](raw)

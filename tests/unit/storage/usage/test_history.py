@@ -90,8 +90,8 @@ def test_a_day_has_one_row_and_the_oldest_go(tmp_path: Path) -> None:
         kept = history.record_day(place, report("/fsx", hour), BEGIN + hour * 3600)
     assert [one.used for one in kept.days] == [0, 24, 48, 66] and history.read(place) == kept
     assert os.stat(place).st_mode & 0o777 == 0o600
-    many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MOST_DAYS)))
-    assert len(many.with_day(day(history.MOST_DAYS, 1)).days) == history.MOST_DAYS
+    many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MAX_DAYS)))
+    assert len(many.with_day(day(history.MAX_DAYS, 1)).days) == history.MAX_DAYS
     with pytest.raises(HistoryError, match="has sizes of /fsx, not of /other"):
         history.record_day(place, report("/other", 1), BEGIN)
     assert history.read(place) == kept

@@ -7,7 +7,7 @@ import os
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS, BoundedCalls
 from hyperpod_kit.system import mountinfo
 
-_DIRECTORIES = 4096
+_MAX_DIRECTORIES = 4096
 
 
 class SourceMounts:
@@ -23,7 +23,7 @@ class SourceMounts:
         """Through whom a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
         directory = os.path.dirname(path)
         if directory not in self._directories:
-            if len(self._directories) >= _DIRECTORIES:
+            if len(self._directories) >= _MAX_DIRECTORIES:
                 self._directories.clear()
             self._directories[directory] = self._calls_of_mount(directory)
         calls = self._directories[directory]

@@ -16,8 +16,8 @@ from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-usage-history/1"
-LARGEST = 16 << 20
-LATEST = 1e11
+MAX_FILE_BYTES = 16 << 20
+MAX_TIMESTAMP = 1e11
 """A time in Unix seconds that no clock shows."""
 MAX_DAYS = 1100
 """Rows that stay: three years."""
@@ -84,7 +84,7 @@ def default_path(root: str) -> Path:
 def read(path: Path) -> UsageHistory:
     """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(by_descriptor.read_own_file(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         root, days = str(body["root"]), [_decode_day(row) for row in body["days"]]
@@ -118,7 +118,7 @@ def _decode_day(row: Mapping[str, Any]) -> UsageDay:
     users = {name: _decode_count(value) for name, value in row["users"].items()}
     room, free = (None if row[name] is None else _decode_count(row[name]) for name in ("room", "free"))
     at = float(row["at"])
-    if not 0 <= at < LATEST or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
+    if not 0 <= at < MAX_TIMESTAMP or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
         raise ValueError(f"day {row['day']!r} at {at!r}")
     entries, size, allocated = (_decode_count(row[name]) for name in ("entries", "size", "allocated"))
     return UsageDay(str(row["day"]), at, entries, size, allocated, room, free, users)

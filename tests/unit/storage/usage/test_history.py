@@ -123,7 +123,7 @@ def test_a_file_that_is_no_history_is_named_and_left(
 
 def test_a_history_is_read_under_a_limit_and_through_no_link(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
-        file.truncate(history.LARGEST + 1)
+        file.truncate(history.MAX_FILE_BYTES + 1)
     (tmp_path / "link").symlink_to(tmp_path / "large")
     for name in ("large", "link"):
         with pytest.raises(Untrusted):

@@ -57,10 +57,10 @@ faults:  ## every fault of docs/faults.md on a rehearsal cluster (root); PROFILE
 
 torture:  ## 10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 	./setup.sh venv admin torch test
-	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
+	$(PY) -m hyperpod_lab.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
 	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
-	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
+	    $(PY) -m hyperpod_lab.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
 
 # No package of ours asks for what those tests import, so it goes into a folder beside the libraries.
@@ -80,7 +80,7 @@ zoo:  ## other people's optimizers and modules, saved and restored beside torch'
 
 scale:  ## simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 	./setup.sh venv admin torch
-	PYTHONPATH=. $(PY) bench/fleets $(SCALE_ARGS)
+	PYTHONPATH=. $(PY) lab/programs/fleets $(SCALE_ARGS)
 
 ends:  ## a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup (root)
 	./setup.sh system
@@ -101,10 +101,10 @@ fuzz:  ## 100,000 inputs for each parser that reads what another wrote: at most 
 
 # No set-up here: it would need the network. GPU_PY is an interpreter with a CUDA torch, pytest and this package's needs.
 GPU_PY ?= $(PY)
-gpu-check:  ## the tests that need one CUDA device, then bench/gpu.py; no network, under 8 minutes
+gpu-check:  ## the tests that need one CUDA device, then lab/programs/gpu.py; no network, under 8 minutes
 	@if $(GPU_PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then \
 	  PYTHONPATH=. timeout 300 $(GPU_PY) -m pytest -p no:cacheprovider tests/gpu $(GPU_ARGS) && \
-	  PYTHONPATH=. timeout 180 $(GPU_PY) bench/gpu.py --gigabytes 4 --folder /dev/shm; \
+	  PYTHONPATH=. timeout 180 $(GPU_PY) lab/programs/gpu.py --gigabytes 4 --folder /dev/shm; \
 	else echo "not run: no CUDA device"; fi
 
 clean:  ## remove .venv, caches and built packages

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sets up what the make targets need, and skips what is there.
 #   ./setup.sh system [faults]  Debian packages for the rehearsal (root only; elsewhere says what is missing)
-#   ./setup.sh venv NAME...     .venv with hyperpod-kit, and the extras (admin torch data) and groups (test frameworks
-#                               check docs dist) of pyproject.toml that are named: what constraints.txt says, by digest
+#   ./setup.sh venv NAME...     .venv with hyperpod-kit, its rehearsal and its lab, and the extras (admin torch data) and
+#                               groups (test frameworks check docs dist) of pyproject.toml that are named: what
+#                               constraints.txt says, by digest
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -73,7 +74,7 @@ venv() { # NAME...
     grep -q "^# for:.* $name\( \|\$\)" constraints.txt || { say "constraints.txt knows nothing of $name" >&2; return 2; }
   done
   # One stamp for each set of names: `make demo` must not wait for torch just because the tests want it.
-  stamp=.venv/.ready-$(cat pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-$(IFS=-; printf '%s' "$*")
+  stamp=.venv/.ready-$(cat pyproject.toml rehearsal/pyproject.toml lab/pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-$(IFS=-; printf '%s' "$*")
   [ -e "$stamp" ] && return 0
   if [ ! -x .venv/bin/python ]; then
     python=$(interpreter)
@@ -89,12 +90,12 @@ venv() { # NAME...
   # It has no digest: see constraints.txt. What it needs is there by now, but for the CUDA build's own libraries.
   torch=$(locked "$@" | grep '^torch==' || true)
   [ -z "$torch" ] || "${install[@]}" "$torch"
-  "${install[@]}" --no-deps --no-build-isolation -e .
+  "${install[@]}" --no-deps --no-build-isolation -e . -e rehearsal -e lab
   : > "$stamp"
 }
 
 case ${1:-} in
   system) shift; system "$@"; hosts ;;
   venv) shift; venv "$@" ;;
-  *) sed -n '2,6p' "$0"; exit 2 ;;
+  *) sed -n '2,7p' "$0"; exit 2 ;;
 esac

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Callable, Iterator, NamedTuple
 
 from hyperpod_kit.storage.plan import candidates, catalog, failures, interval, plan, prices, seeds, sizing
-from hyperpod_kit.storage.plan.facts import GIB, JobFacts, SavedBy
+from hyperpod_kit.storage.plan.facts import GIB, JobFacts, PlannedWriter
 
 HEAD = """# The planner beside published figures
 
@@ -20,7 +20,7 @@ proves nothing.
 """
 HOUR = 3600.0
 MEASURED = replace(
-    JobFacts(seeds.PARAMETERS, 8, 1, 50_000 / 8 * HOUR, writer=SavedBy.DCP, every=4 * HOUR), fsx_throughput=250
+    JobFacts(seeds.PARAMETERS, 8, 1, 50_000 / 8 * HOUR, writer=PlannedWriter.DCP, every=4 * HOUR), fsx_throughput=250
 )
 
 
@@ -56,15 +56,15 @@ def _gib(parameters: float) -> Callable[[], float]:
 
 
 def _fleet_hours(gpus: int) -> Callable[[], float]:
-    return lambda: failures.as_fleet(gpus)[0] / HOUR
+    return lambda: failures.mtbf_of_fleet(gpus)[0] / HOUR
 
 
-def _seconds(kind: str, writer: SavedBy) -> Callable[[], float]:
+def _seconds(kind: str, writer: PlannedWriter) -> Callable[[], float]:
     def planned() -> float:
         facts = replace(MEASURED, writer=writer)
         size = sizing.checkpoint_size(facts)
         storage = next(one for one in catalog.KINDS if one.name == kind)
-        made = candidates.offers(storage, facts, size, seeds.CHECKPOINTS, prices.PRICES)
+        made = candidates.list_choices(storage, facts, size, seeds.CHECKPOINTS, prices.PRICES)
         return min(one.durable.likely for one in made)
 
     return planned
@@ -73,7 +73,7 @@ def _seconds(kind: str, writer: SavedBy) -> Callable[[], float]:
 def _one_prefix() -> float:
     facts = JobFacts(405.9e9, 16_384, 2048, 3 * HOUR, dtype="bf16")
     storage = next(one for one in catalog.KINDS if one.name == "s3")
-    (made, *_) = candidates.offers(storage, facts, sizing.checkpoint_size(facts), None, prices.PRICES)
+    (made, *_) = candidates.list_choices(storage, facts, sizing.checkpoint_size(facts), None, prices.PRICES)
     return made.durable.likely
 
 
@@ -84,13 +84,13 @@ def _express() -> float:
 
 def _lost_of_three_hours() -> float:
     """Hours of work that one failure costs where a save is made each three hours."""
-    facts = interval.Failing(112 * HOUR, stall=0.0)
+    facts = interval.FailureModel(112 * HOUR, stall=0.0)
     return interval.waste(facts, 3 * HOUR) * 112
 
 
 def _llama_goodput() -> float:
-    facts = JobFacts(405.9e9, 16_384, 2048, failures.as_fleet(16_384)[0], dtype="bf16")
-    made = plan.make(facts).chosen
+    facts = JobFacts(405.9e9, 16_384, 2048, failures.mtbf_of_fleet(16_384)[0], dtype="bf16")
+    made = plan.make_plan(facts).chosen
     assert made is not None
     return made.rhythm.goodput * 100
 
@@ -136,11 +136,18 @@ FIGURES = (
     Figure("time to fail, 100,000 H100", 0.5, "h", _fleet_hours(100_000), "Epoch AI, Hardware failures, 2024"),
     Figure("work lost to a failure, saves each 3 h", 1.5, "h", _lost_of_three_hours, BLOOM),
     Figure("goodput of Llama 3 405B, above 90 %", 90, "%", _llama_goodput, LLAMA, most=100),
-    Figure("save of 8B, 8 ranks, FSx 60 TiB of 250", 92, "s", _seconds("fsx-lustre", SavedBy.DCP), SEEDS, taken=True),
     Figure(
-        "save of 8B by rank 0, Mountpoint", 332, "s", _seconds("mountpoint-s3", SavedBy.TORCH_SAVE), SEEDS, taken=True
+        "save of 8B, 8 ranks, FSx 60 TiB of 250", 92, "s", _seconds("fsx-lustre", PlannedWriter.DCP), SEEDS, taken=True
     ),
-    Figure("save of 8B, 8 ranks, NVMe and s5cmd", 149.73, "s", _seconds("nvme", SavedBy.DCP), SEEDS, taken=True),
+    Figure(
+        "save of 8B by rank 0, Mountpoint",
+        332,
+        "s",
+        _seconds("mountpoint-s3", PlannedWriter.TORCH_SAVE),
+        SEEDS,
+        taken=True,
+    ),
+    Figure("save of 8B, 8 ranks, NVMe and s5cmd", 149.73, "s", _seconds("nvme", PlannedWriter.DCP), SEEDS, taken=True),
     Figure("FSx of 60 TiB of 250", 15_000, "MB/s", lambda: catalog.LustreSize(60_000, 250).bandwidth / 1e6, SEEDS),
     Figure(
         "FSx of 1.1 PiB of 1000, over",
@@ -160,7 +167,7 @@ FIGURES = (
         "best interval, stall 17.9 s, a failure in 97.7 h",
         3550,
         "s",
-        lambda: interval.young(17.9, 97.7 * HOUR),
+        lambda: interval.young_interval(17.9, 97.7 * HOUR),
         "Young, A first order approximation, 1974",
     ),
     Figure(
@@ -208,7 +215,7 @@ class AdvisedJob(NamedTuple):
     ranks: int
     nodes: int
     dtype: str
-    writer: SavedBy
+    writer: PlannedWriter
     every: float | None = None
     gpu_hour: float = 0.0
 
@@ -217,26 +224,26 @@ class AdvisedJob(NamedTuple):
             self.parameters,
             self.ranks,
             self.nodes,
-            failures.as_fleet(self.ranks)[0],
+            failures.mtbf_of_fleet(self.ranks)[0],
             dtype=self.dtype,
             writer=self.writer,
             every=self.every,
             gpu_hour=self.gpu_hour,
         )
-        return plan.make(facts, seeds.CHECKPOINTS)
+        return plan.make_plan(facts, seeds.CHECKPOINTS)
 
 
 ADVISED = (
-    AdvisedJob("8B, 8 GPUs, saved each 4 h", 8.03e9, 8, 1, "fp32", SavedBy.TORCH_SAVE, 4 * HOUR),
-    AdvisedJob("8B, 8 GPUs", 8.03e9, 8, 1, "bf16", SavedBy.OURS),
-    AdvisedJob("70B, 64 GPUs, saved each 10 min", 70.6e9, 64, 8, "fp32", SavedBy.DCP, 600.0),
-    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", SavedBy.DCP),
-    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", SavedBy.OURS),
-    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", SavedBy.OURS, None, 2.5),
-    AdvisedJob("405B, 16,384 GPUs", 405.9e9, 16_384, 2048, "bf16", SavedBy.OURS),
-    AdvisedJob("405B, 16,384 GPUs", 405.9e9, 16_384, 2048, "bf16", SavedBy.OURS, None, 2.5),
-    AdvisedJob("1T, 1,024 GPUs", 1e12, 1024, 128, "bf16", SavedBy.OURS),
-    AdvisedJob("1T, 1,024 GPUs", 1e12, 1024, 128, "bf16", SavedBy.OURS, None, 2.5),
+    AdvisedJob("8B, 8 GPUs, saved each 4 h", 8.03e9, 8, 1, "fp32", PlannedWriter.TORCH_SAVE, 4 * HOUR),
+    AdvisedJob("8B, 8 GPUs", 8.03e9, 8, 1, "bf16", PlannedWriter.HYPERPOD_KIT),
+    AdvisedJob("70B, 64 GPUs, saved each 10 min", 70.6e9, 64, 8, "fp32", PlannedWriter.DCP, 600.0),
+    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", PlannedWriter.DCP),
+    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", PlannedWriter.HYPERPOD_KIT),
+    AdvisedJob("70B, 512 GPUs", 70.6e9, 512, 64, "bf16", PlannedWriter.HYPERPOD_KIT, None, 2.5),
+    AdvisedJob("405B, 16,384 GPUs", 405.9e9, 16_384, 2048, "bf16", PlannedWriter.HYPERPOD_KIT),
+    AdvisedJob("405B, 16,384 GPUs", 405.9e9, 16_384, 2048, "bf16", PlannedWriter.HYPERPOD_KIT, None, 2.5),
+    AdvisedJob("1T, 1,024 GPUs", 1e12, 1024, 128, "bf16", PlannedWriter.HYPERPOD_KIT),
+    AdvisedJob("1T, 1,024 GPUs", 1e12, 1024, 128, "bf16", PlannedWriter.HYPERPOD_KIT, None, 2.5),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator
 
 from hyperpod_kit.storage.plan import data, failures, plan, seeds
-from hyperpod_kit.storage.plan.facts import GIB, DataSet, JobFacts, SavedBy
+from hyperpod_kit.storage.plan.facts import GIB, DataSet, JobFacts, PlannedWriter
 
 HEAD = """# Which storage for what
 
@@ -40,9 +40,9 @@ def page() -> str:
     """Markdown with its picture inside."""
     rows, bars = [], []
     for name, parameters, ranks, nodes, dtype, every in JOBS:
-        for writer in SavedBy:
-            mtbf = failures.as_fleet(ranks)[0]
-            made = plan.make(
+        for writer in PlannedWriter:
+            mtbf = failures.mtbf_of_fleet(ranks)[0]
+            made = plan.make_plan(
                 JobFacts(parameters, ranks, nodes, mtbf, dtype=dtype, writer=writer, every=every), seeds.CHECKPOINTS
             )
             rows.append(_row(name, f"{ranks}, {nodes}", writer, every, made))
@@ -51,7 +51,7 @@ def page() -> str:
     return "\n".join([HEAD + "\n".join(rows), "", *_picture(bars), "", *_data(), ""])
 
 
-def _row(name: str, where: str, writer: SavedBy, every: float | None, made: plan.Plan) -> str:
+def _row(name: str, where: str, writer: PlannedWriter, every: float | None, made: plan.Plan) -> str:
     one = made.chosen
     if one is None:
         asked = f"{every:.0f} s" if every else "any"

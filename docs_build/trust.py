@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from docs_build.commands import Command, all_commands
-from hyperpod_kit.data.reading.bounded import ANSWER as DATA_ANSWER
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS as DATA_ANSWER
 from hyperpod_kit.job.goodput import users_time
 from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.quota import backends
@@ -47,7 +47,7 @@ class Trust(NamedTuple):
 
 CALLER = "who calls it"
 AS_OWNER = "who calls it; called by root, the owner of the run, in a child"
-ON_PATHS = f"{owner.ANSWER:.0f} s without progress and {owner.LONGEST / 3600:.0f} hours in all"
+ON_PATHS = f"{owner.SILENCE_SECONDS:.0f} s without progress and {owner.LONGEST / 3600:.0f} hours in all"
 FILE_SYSTEM = "as long as the file system; Ctrl-C ends it"
 AWS = "the deadlines of each call to AWS"
 DATA = f"{DATA_ANSWER:.0f} s for each call to a mount (`--answer`)"
@@ -71,7 +71,7 @@ IMPORTED = FOREIGN._replace(acts=f"{CALLER}; called by root, the owner reads wha
 LIMITS = Trust(
     "root, on a descriptor of the directory that was looked at",
     "the directory itself; no link of another user's is followed, and no file system that a user serves is asked",
-    f"the deadline of each command of the file system's tools, {backends.SECONDS / 60:.0f} minutes at most",
+    f"the deadline of each command of the file system's tools, {backends.TIMEOUT / 60:.0f} minutes at most",
     "`lfs`, `btrfs`",
     "the mail server, SNS and CloudWatch of its configuration",
 )
@@ -178,7 +178,8 @@ COMMANDS: Dict[str, Trust] = {
     "storage usage": Trust(
         "who calls it; called by root, the owner of each directory",
         "names and sizes below PATH; RUN.json and manifests as the owner of the run",
-        f"{walk.HUNG:.0f} s for a directory that does not answer, which stays uncounted; {walk.HANGS} such end it",
+        f"{walk.HANG_SECONDS:.0f} s for a directory that does not answer, which stays uncounted; "
+        f"{walk.MAX_HANGS} such end it",
         "`python`, which looks at files",
         "S3 for a bucket; with `--alerts` the mail server and SNS",
     ),
@@ -196,7 +197,7 @@ COMMANDS: Dict[str, Trust] = {
     "storage preload": Trust(
         "who calls it; called by root, the owner of each directory that is listed and of each file that is read",
         "every file below PATH; no file system that a user serves is entered",
-        f"{2 * hsm.SECONDS:.0f} s without progress for the files of one user; `--patience` for Lustre",
+        f"{2 * hsm.TIMEOUT:.0f} s without progress for the files of one user; `--patience` for Lustre",
         "`lfs`; with `--job` `sbatch`, `scancel`",
     ),
     "storage audit import": Trust(CALLER, "logs, a line of at most 1 MiB at a time", FILE_SYSTEM),

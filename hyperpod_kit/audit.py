@@ -23,7 +23,7 @@ JOURNAL = "/run/systemd/journal/socket"
 _VALUE = 1000
 
 
-def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", journal: str = JOURNAL) -> None:
+def record(action: str, on: str, reason: str, *, asked_by: str, owner: str = "", journal: str = JOURNAL) -> None:
     """Say that `action` (a verb in the past: `requeued`) was done on `on` (`job 12`, a path, a node).
 
     `asked_by`: the unit, hook or command that did it and, where one is known, the user behind it. `owner`: whose the
@@ -37,7 +37,7 @@ def record(action: str, on: str, why: str, *, asked_by: str, owner: str = "", jo
     fields = {
         "HYPERPOD_KIT_ACTION": action,
         "HYPERPOD_KIT_ON": on,
-        "HYPERPOD_KIT_WHY": why,
+        "HYPERPOD_KIT_WHY": reason,
         "HYPERPOD_KIT_ASKED_BY": asked_by,
         "HYPERPOD_KIT_OWNER": owner,
     }

@@ -28,7 +28,7 @@ def ending_of(error: HyperpodKitError) -> Ending:
     return Ending("\n  ".join([error.message, *findings]), error.hint, error.exit_code)
 
 
-def hear_interrupts() -> None:
+def enable_interrupts() -> None:
     """Have SIGINT raise KeyboardInterrupt in this program, also where whoever started it had SIGINT ignored.
 
     A shell without job control has a command that it starts with `&` ignore SIGINT, and every child inherits that: of a
@@ -41,7 +41,7 @@ def hear_interrupts() -> None:
 def program(work: Callable[[], int]) -> int:
     """The exit code of `work`, the whole of a program: Ctrl-C ends it with a word instead of a stack trace."""
     try:
-        hear_interrupts()
+        enable_interrupts()
         return work()
     except KeyboardInterrupt:
         pass
@@ -57,8 +57,8 @@ def of_system(error: OSError) -> Optional[Ending]:
     has gone."""
     if isinstance(error, BrokenPipeError) and reader_gone():
         return None
-    words = error.strerror or str(error) or type(error).__name__
-    return Ending(f"{error.filename}: {words}" if error.filename else words, None, ExitCode.ABSENT)
+    text = error.strerror or str(error) or type(error).__name__
+    return Ending(f"{error.filename}: {text}" if error.filename else text, None, ExitCode.ABSENT)
 
 
 def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = of_system) -> int:
@@ -83,12 +83,12 @@ def raised(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]
     try:
         return work()
     except OSError as error:
-        found = system(error)
-        if found is None:
+        ending = system(error)
+        if ending is None:
             raise
-        ours = HyperpodKitError(found.message, hint=found.hint)
-        ours.exit_code = found.code
-        raise ours from error
+        kit_error = HyperpodKitError(ending.message, hint=ending.hint)
+        kit_error.exit_code = ending.code
+        raise kit_error from error
 
 
 def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> int:
@@ -97,7 +97,7 @@ def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> in
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
     try:
-        return int(owner.in_child(work, os.geteuid() if uid is None else uid, root))
+        return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, root))
     except BrokenPipeError:
         return without_reader(0)
 

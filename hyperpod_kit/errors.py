@@ -297,7 +297,7 @@ class NoValidCheckpoint(CheckpointError):
     reasons: Tuple[Tuple[str, str], ...] = ()
 
     def __init__(self, root: str, reasons: Sequence[tuple[str, str]], *, hint: Optional[str] = None) -> None:
-        lines = "; ".join(f"{name}: {why}" for name, why in reasons)
+        lines = "; ".join(f"{name}: {reason}" for name, reason in reasons)
         super().__init__(
             f"no valid checkpoint under {root}: {lines}", hint=hint or f"hyperpod-kit checkpoint verify {root}"
         )
@@ -320,9 +320,9 @@ class DigestUnavailable(CheckpointError):
 
     exit_code = ExitCode.ABSENT
 
-    def __init__(self, algorithm: str, why: str) -> None:
+    def __init__(self, algorithm: str, reason: str) -> None:
         super().__init__(
-            f"cannot verify digests of kind {algorithm!r}: {why}",
+            f"cannot verify digests of kind {algorithm!r}: {reason}",
             hint="install libxxhash0 (0.8 or later)" if algorithm == "xxh3" else None,
         )
         self.algorithm = algorithm
@@ -334,8 +334,8 @@ class StorageUnreadable(CheckpointError):
 
     exit_code = ExitCode.ABSENT
 
-    def __init__(self, attempt: str, why: str, *, hint: str) -> None:
-        super().__init__(f"{attempt}: {why}: it may be good, so nothing older was taken in its place", hint=hint)
+    def __init__(self, attempt: str, reason: str, *, hint: str) -> None:
+        super().__init__(f"{attempt}: {reason}: it may be good, so nothing older was taken in its place", hint=hint)
         self.attempt = attempt
 
 

@@ -69,7 +69,7 @@ def _commit_in_checkout(directory: str) -> Optional[str]:
     if not os.path.exists(os.path.join(directory, ".git")):
         return None
     try:
-        answer = subprocess.run(
+        completed = subprocess.run(
             ["git", "-C", directory, "log", "-1", "--no-show-signature", "--format=%H %D"],
             env=_environment_of_git(os.environ),
             stdin=subprocess.DEVNULL,
@@ -79,9 +79,9 @@ def _commit_in_checkout(directory: str) -> Optional[str]:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    if answer.returncode != 0:
+    if completed.returncode != 0:
         return None
-    return answer.stdout.decode("utf-8", "replace")
+    return completed.stdout.decode("utf-8", "replace")
 
 
 def _environment_of_git(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The layers of docs/design/layers.md, held by the imports themselves."""
+"""The layers of docs/design/architecture.md, held by the imports themselves."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Set
 import pytest
 
 from hyperpod_kit.model.mounts.kinds import KINDS
+from tests.support.packages import PACKAGES, PRODUCT, TESTS, modules, package_of, relative
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "hyperpod_kit"
+PACKAGE = PACKAGES[PRODUCT]
 
 MAY_IMPORT: Dict[str, Set[str]] = {
     "descriptors": set(),
     "environment": set(),
     "errors": {"exit_codes"},
     "exit_codes": set(),
-    "extras": set(),
+    "extras": {"errors"},
     "version": set(),
     "model": set(),
     "untrusted": {"descriptors", "errors"},
@@ -97,6 +97,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "ending", "environment", "errors", "model", "run", "system", "untrusted"},
+    "storage.bench.replay": {"checkpoint", "checkpoint.agent", "environment", "errors", "system", "untrusted"},
     "storage": {"aws", "checkpoint.repository", "errors", "extras", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
         "aws",
@@ -119,8 +120,26 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "untrusted",
         "version",
     },
+    "hyperpod_rehearsal": set(),
+    "hyperpod_lab": {
+        "checkpoint",
+        "checkpoint.agent",
+        "checkpoint.commands",
+        "checkpoint.repository",
+        "data",
+        "ending",
+        "environment",
+        "errors",
+        "storage.bench.replay",
+        "system",
+        "untrusted",
+        "version",
+    },
 }
-"""Layer -> the layers that it imports besides itself, each of them somewhere. Arrows point down only."""
+"""Layer -> the layers that it imports besides itself, each of them somewhere. Arrows point down only.
+
+Layers of hyperpod_kit go without its name. It imports none of the other distributions: its tables name their commands.
+"""
 
 VENDORED = (
     "audit",
@@ -147,25 +166,26 @@ VENDORED = (
 OLD_DOORS = {"checkpoint.repository.agent_main", "checkpoint.repository.cli"}
 """Names that processes of earlier bundles know: each has nothing but the import of what it stands for."""
 
-STANDALONE = ("rehearsal/standins", "rehearsal/agent")
+STANDALONE = ("rehearsal.standins", "rehearsal.agent")
 """Programs that run inside rehearsal machines: the same rule, and they import nothing else of ours."""
 
 OPTIONAL = {"boto3", "botocore", "xxhash"}
 """Third-party modules that vendored code may use when they can be imported."""
 
-TORCH_ALLOWED = ("checkpoint", "checkpoint.adapters", "data")
+TORCH_ALLOWED = ("checkpoint", "checkpoint.adapters", "data", "hyperpod_lab", "storage.bench.replay")
 GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-def modules() -> Iterator[Path]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "_bundle" not in path.parts:
-            yield path
-
-
 def dotted(path: Path) -> str:
-    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    """`checkpoint.agent.seal` for a module of hyperpod_kit, `hyperpod_lab.rows` for one of another distribution."""
+    package = package_of(path)
+    parts = [package, *path.relative_to(PACKAGES[package]).with_suffix("").parts]
+    return short(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+
+
+def short(name: str) -> str:
+    """A full name of ours, without `hyperpod_kit.`."""
+    return "" if name == "hyperpod_kit" else name.removeprefix("hyperpod_kit.")
 
 
 def layer(name: str) -> str:
@@ -173,8 +193,8 @@ def layer(name: str) -> str:
     if name in OLD_DOORS:
         return "checkpoint.commands"
     parts = name.split(".")
-    inner = ".".join(parts[:2])
-    return inner if inner in MAY_IMPORT else parts[0]
+    inner = [".".join(parts[:count]) for count in (3, 2)]
+    return next((name for name in inner if name in MAY_IMPORT), parts[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,15 +235,16 @@ def imports(path: Path) -> List[str]:
     return outline(path).imports
 
 
-def ours(name: str) -> str:
-    return layer(name[len("hyperpod_kit.") :])
+def is_ours(name: str) -> bool:
+    return "." in name and name.partition(".")[0] in PACKAGES
 
 
 def ships_to_nodes(path: Path) -> bool:
-    """Whether a file of the package is read by a node's Python; of other files, none is."""
-    if PACKAGE not in path.parents:
+    """Whether a file of a package is read by a node's Python; of other files, none is."""
+    if not any(package in path.parents for package in PACKAGES.values()):
         return False
-    return layer(dotted(path)) in VENDORED or str(path.relative_to(PACKAGE)).startswith(STANDALONE)
+    name = dotted(path)
+    return layer(name) in VENDORED or name.startswith(STANDALONE)
 
 
 def breaches(path: Path) -> Iterator[str]:
@@ -239,11 +260,11 @@ def breaches(path: Path) -> Iterator[str]:
     allowed = MAY_IMPORT[here] | {here}
     used = imports(path)
     for target in used:
-        if target.startswith("hyperpod_kit.") and ours(target) not in allowed:
+        if is_ours(target) and layer(short(target)) not in allowed:
             yield f"{name} imports {target}: {here} may use {sorted(allowed)}"
         if target.split(".")[0] == "torch" and here not in TORCH_ALLOWED:
             yield f"{name} imports torch"
-    imports_ours = any(target.startswith("hyperpod_kit.") for target in used)
+    imports_ours = any(map(is_ours, used))
     if path.name == "__init__.py" and here not in ("checkpoint", "data") and imports_ours:
         yield f"{name}: a package's __init__ imports no implementation"
 
@@ -268,7 +289,7 @@ def test_each_breach_is_seen(
     path = tmp_path / place
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    monkeypatch.setitem(PACKAGES, "hyperpod_kit", tmp_path)
     (found,) = breaches(path)
     assert found.startswith(breach)
 
@@ -308,7 +329,7 @@ def test_what_a_bare_node_lacks_is_seen(
     path = tmp_path / "slurm/new.py"
     path.parent.mkdir()
     path.write_text(text)
-    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    monkeypatch.setitem(PACKAGES, "hyperpod_kit", tmp_path)
     (found,) = unportable(path)
     assert problem in found
 
@@ -337,7 +358,7 @@ def test_every_permission_is_used() -> None:
     for path in modules():
         here = layer(dotted(path))
         if here:
-            used[here] |= {ours(name) for name in imports(path) if name.startswith("hyperpod_kit.")} - {here}
+            used[here] |= {layer(short(name)) for name in imports(path) if is_ours(name)} - {here}
     assert {name: MAY_IMPORT[name] - used[name] for name in used if MAY_IMPORT[name] - used[name]} == {}
 
 
@@ -347,10 +368,10 @@ def graph_of(files: Mapping[str, Path]) -> Dict[str, Set[str]]:
     for name, path in files.items():
         found = set()
         for target in imports(path):
-            if target.partition(".")[0] != "hyperpod_kit":
+            if target.partition(".")[0] not in PACKAGES:
                 continue
-            short = target[len("hyperpod_kit.") :]
-            found.add(short if short in files else short.rpartition(".")[0])
+            name_of_ours = short(target)
+            found.add(name_of_ours if name_of_ours in files else name_of_ours.rpartition(".")[0])
         graph[name] = found & files.keys() - {name}
     return graph
 
@@ -436,7 +457,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("words", BY_HAND)
 def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
-    found = {str(path.relative_to(PACKAGE)) for path in modules() if words in path.read_text()}
+    found = {relative(path) for path in modules() if words in path.read_text()}
     assert found == BY_HAND[words], f"{words}: see hyperpod_kit/system"
 
 
@@ -444,7 +465,7 @@ OWN_SIGNALS = {
     "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls hear_interrupts itself",
     "checkpoint/agent/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
-    "checkpoint/bench/replay.py": "a child in a session of its own",
+    "storage/bench/replay/__main__.py": "a child in a session of its own",
     "checkpoint/repository/agent_main.py": "an agent, which sets its handlers",
     "node/observe/prober.py": "a child in a session of its own",
     "rehearsal/agent/main.py": "a unit of a machine",
@@ -462,24 +483,21 @@ OWN_SIGNALS = {
 
 def test_every_program_hears_ctrl_c_of_its_group() -> None:
     """Started by a shell's `&`, a program ignores SIGINT until it says otherwise: where it is entered, or a child."""
-    programs = {
-        str(path.relative_to(PACKAGE)): path.read_text()
-        for path in modules()
-        if '__name__ == "__main__"' in path.read_text()
-    }
+    programs = {relative(path): path.read_text() for path in modules() if '__name__ == "__main__"' in path.read_text()}
     silent = {name for name, text in programs.items() if "ending.program(" not in text}
     assert silent == OWN_SIGNALS.keys()
-    assert "hear_interrupts()" in programs["cli/main.py"]
+    assert "enable_interrupts()" in programs["cli/main.py"]
 
 
-def test_tests_are_one_package() -> None:
+def test_tests_are_one_package_for_each_distribution() -> None:
     """A module that can be imported under two names would be there twice, with two states."""
-    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    files = [path for tests in TESTS for path in tests.rglob("*.py")]
+    folders = {path.parent for path in files}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
-    inside = {folder.name for folder in folders} - {"tests"}
+    inside = {folder.name for folder in folders} - {tests.name for tests in TESTS}
     importing = re.compile(rf"^\s*(?:from|import)\s+(?:{'|'.join(sorted(inside))})\b", re.M)
-    for path in (ROOT / "tests").rglob("*.py"):
+    for path in files:
         if not importing.search(path.read_text()):
             continue
         wrong = {name.split(".")[0] for name in imports(path)} & inside
-        assert not wrong, f"{path} imports {wrong} without tests."
+        assert not wrong, f"{path} imports {wrong} without the package around it"

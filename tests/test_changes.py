@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import textwrap
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Type
 
 import pytest
 
+from tests.support.packages import modules, relative
 from tests.support.syntax import nodes, tree_of
-
-PACKAGE = Path(__file__).parent.parent / "hyperpod_kit"
 
 _IN_A_MACHINE = "a program inside a machine of a rehearsal, which imports nothing of ours, in directories of root's"
 
@@ -24,21 +22,21 @@ _TORCH = "torch's writer names its files itself, in a directory that is held and
 
 EXCEPTIONS: Dict[str, str] = {
     "checkpoint/adapters/huggingface.py:CheckpointedTraining._begin": "in a temporary directory that `train` has made",
-    "checkpoint/bench/replaying.py:Replaying._dcp": "torch's writer is measured, in a temporary directory of the bench",
+    "storage/bench/replay/replaying.py:Replaying._dcp": "torch's writer is measured, in a directory of the bench",
     "checkpoint/exporting/checkpoint.py:_to_dcp": _TORCH,
     "checkpoint/exporting/to_megatron.py:write": _TORCH,
-    "checkpoint/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts a failing call in the place of each of a list",
-    "checkpoint/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
+    "hyperpod_lab/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts failing calls in the place of some",
+    "hyperpod_lab/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
     "node/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
-    "node/mounts/kinds/nvme.py:_make": "in a sandbox alone, below a directory that is its own",
-    "node/mounts/shadowed_homes.py:_carry": "commands with a deadline, in a directory that root has made and closed",
+    "node/mounts/kinds/nvme.py:_make_directory": "in a sandbox alone, below a directory that is its own",
+    "node/mounts/shadowed_homes.py:_copy_home": "commands with a deadline, in a directory that root has closed",
     "rehearsal/sandbox_shim.py": "it stands for programs of a sandbox, in its temporary directory, and imports nothing",
     "rehearsal/standins/access_point.py": _IN_A_MACHINE,
     "rehearsal/standins/passthrough/files.py": "a FUSE file system, whose answers are what the kernel asked for",
     "rehearsal/standins/passthrough/filesystem.py": "a FUSE file system, whose answers are what the kernel asked for",
     "rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
-    "slurm/progress.py:Teller._write": "a memfd of the same user's wrapper, which is looked at once it is open",
-    "storage/own_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
+    "slurm/progress.py:ProgressWriter._write": "a memfd of the same user's wrapper, which is looked at once it is open",
+    "storage/private_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",
 }
 """`directory/`, `module` or `module:function` -> why it names by path what it changes. Twenty at most."""
@@ -398,9 +396,8 @@ def changes_of(module: str, source: str) -> List[Change]:
 
 @lru_cache(maxsize=None)
 def all_changes() -> Tuple[Change, ...]:
-    """Of every module of the package, found once for all tests here."""
-    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "_bundle" not in path.parts]
-    return tuple(change for path in paths for change in Scanner(str(path.relative_to(PACKAGE)), tree_of(path)).changes)
+    """Of every module of the packages, found once for all tests here."""
+    return tuple(change for path in modules() for change in Scanner(relative(path), tree_of(path)).changes)
 
 
 def excepted(change: Change) -> Optional[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import MISSING, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Collection, Dict, Iterator, List, Mapping, Tuple
 
 import pytest
@@ -21,10 +20,10 @@ from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount
 from hyperpod_kit.rehearsal.standins.install import LAUNCHERS
+from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT, modules, relative
 from tests.support.syntax import nodes, tree_of
 
-PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
-TEMPLATES = PACKAGE.parent / "templates"
+TEMPLATES = CHECKOUT / "templates"
 
 LAYERS: Dict[str, Mapping[str, Any]] = {
     "node/mounts/kinds": of_the_node.KINDS,
@@ -72,10 +71,10 @@ OTHER_MEANINGS = {
 
 def sources(words: Collection[str]) -> Iterator[Tuple[str, ast.Module]]:
     """The modules in whose text one of the words stands."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in modules():
         source = path.read_text()
-        if "_bundle" not in path.parts and any(word in source for word in words):
-            yield path.relative_to(PACKAGE).as_posix(), tree_of(path)
+        if any(word in source for word in words):
+            yield relative(path), tree_of(path)
 
 
 def is_of_a_kind(name: str) -> bool:
@@ -88,7 +87,7 @@ def is_of_a_kind(name: str) -> bool:
 def test_every_layer_answers_for_every_kind(layer: str) -> None:
     assert list(LAYERS[layer]) == list(KINDS)
     for own in NAMES:
-        assert (PACKAGE / layer / f"{own}.py").is_file()
+        assert (PACKAGES[PRODUCT] / layer / f"{own}.py").is_file()
 
 
 @pytest.mark.parametrize("question", [Traits, MountService, MountForm, MountInquiry, RehearsedMount])

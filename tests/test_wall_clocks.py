@@ -11,13 +11,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
-import hyperpod_kit
+from tests.support.packages import modules, relative
 from tests.support.syntax import nodes, tree_of
-
-PACKAGE = Path(hyperpod_kit.__file__).parent
 
 SHOWN = "written down or shown for people and their tools; nothing follows from it"
 SIGNED = "AWS takes signatures of about now and says when credentials end; refused ones are asked for anew"
@@ -39,7 +36,6 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "checkpoint/repository/lease.py": (4, "an end that a reader has written, read once and then counted monotonically"),
     "checkpoint/repository/store/s3_http.py": (1, SIGNED),
     "checkpoint/saves.py": (1, SHOWN),
-    "checkpoint/torture/day.py": (1, "sets times back, to show that nothing goes by them"),
     "cli/actions_show.py": (1, "which part of a record a person sees"),
     "cli/events_command.py": (1, "which part of AWS's events a person sees"),
     "cli/list_commands.py": (1, SHOWN),
@@ -47,14 +43,15 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "cli/storage_audit_commands.py": (2, "which part of a record a person sees, or has removed: days, not hours"),
     "cli/storage_request_commands.py": (1, SHOWN),
     "cli/storage_tier_command.py": (1, "which checkpoints are old enough to move, in days; a move deletes nothing"),
-    "cli/survey_show.py": (1, SHOWN),
+    "cli/fleet_show.py": (1, SHOWN),
     "cluster/wait.py": (1, "from when on AWS's events are told again; waiting goes by a monotonic clock"),
     "data/bulk/staging.py": (1, SAME),
     "data/index/sources.py": (2, SAME),
-    "data/ledger.py": (1, "the order of two launches in a report that is asked for; training does not read it"),
+    "data/sample_log.py": (1, "the order of two launches in a report that is asked for; training does not read it"),
     "data/megatron.py": (1, SAME),
     "data/reading/listing.py": (1, SAME),
     "data/reading/local_file.py": (2, SAME),
+    "hyperpod_lab/torture/day.py": (1, "sets times back, to show that nothing goes by them"),
     "job/cli_look.py": (1, SHOWN),
     "job/decider.py": (1, "part of a name"),
     "job/doctor_look.py": (1, "how old the guard's record of this node is; a clock that was set back is told"),
@@ -81,11 +78,11 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "node/creation_commands.py": (2, SHOWN),
     "node/devices/commands.py": (1, SHOWN),
     "node/devices/cycle.py": (1, SHOWN),
-    "node/devices/tell_slurm.py": (2, PACED + "; of reboots less than a day apart, before or after, there is one"),
+    "node/devices/slurm_state.py": (2, PACED + "; of reboots less than a day apart, before or after, there is one"),
     "node/file_audit/collect.py": (1, SHOWN),
     "node/health/check_cycle.py": (1, PACED),
     "node/health/repair.py": (1, SHOWN),
-    "node/memory/sweep.py": (4, PACED),
+    "node/memory/cleanup.py": (4, PACED),
     "node/mount_commands.py": (1, SHOWN),
     "node/observe/check.py": (1, SHOWN + ": repairs are paced by it, see node/health/check_cycle.py"),
     "node/optional/copies.py": (2, PACED),
@@ -104,7 +101,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         "copy of the state that loses is kept",
     ),
     "node/slurm/munge.py": (2, PACED),
-    "node/slurm/platform_place.py": (1, "part of a name"),
+    "node/slurm/platform_directory.py": (1, "part of a name"),
     "node/slurm/state.py": (2, "part of a name; a state saved in the future is for a person to choose"),
     "node/slurm/worker.py": (
         2,
@@ -116,14 +113,14 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         "which of a node's reports are new enough, in minutes; an old one is told as old",
     ),
     "remote/cluster_diagnosis.py": (1, "which part of AWS's events a person sees"),
-    "remote/survey.py": (1, SHOWN),
+    "remote/fleet_status.py": (1, SHOWN),
     "remote/validate_mounts.py": (1, "how old a report is; that the clocks differ is told"),
     "signing/chain.py": (2, SIGNED),
     "storage/alerts/outbox.py": (1, "since when an alert stands, for its words; none is sent earlier or later for it"),
     "storage/bench/probes.py": (3, SAME),
-    "storage/quota/answer.py": (1, SHOWN),
+    "storage/quota/decision.py": (1, SHOWN),
     "storage/quota/request_box.py": (1, "in which order decisions are shown"),
-    "storage/tier/move.py": (2, "the times of what was moved are those that it had; none is compared"),
+    "storage/tier/migrate.py": (2, "the times of what was moved are those that it had; none is compared"),
     "storage/usage/history.py": (
         1,
         "whose day a count is the row of; a clock that is set back replaces an earlier day",
@@ -157,8 +154,8 @@ def uses(tree: ast.AST) -> Iterator[str]:
 def test_whoever_asks_a_wall_clock_says_why() -> None:
     """The rehearsal stands for the world, which has clocks of its own."""
     found: Counter[str] = Counter()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
+    for path in modules():
+        name = relative(path)
         if not name.startswith("rehearsal/") and ASKING.search(path.read_text()):
             found[name] += sum(1 for _ in uses(tree_of(path)))
     asked = {name: count for name, count in found.items() if count}

@@ -13,11 +13,11 @@ import pytest
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.handle import ENDS, LEVELS, SaveState
 from hyperpod_kit.model.states import (
-    ANSWERS,
-    GONE,
+    ABSENT_OR_STALE,
     MOUNTED,
     OCCUPIED,
     REPAIRS,
+    RESPONSIVE,
     SERVES,
     STATES,
     LifecycleMode,
@@ -25,9 +25,9 @@ from hyperpod_kit.model.states import (
     RepairAction,
     Role,
 )
+from tests.support.packages import PACKAGES, PRODUCT, modules, relative
 from tests.support.syntax import nodes, tree_of
 
-PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
 HOME = "model/states.py"
 
 MISTAKABLE = {"ok", "absent", "full", "unknown", "none", "wait", "restart", "kill"}
@@ -45,7 +45,7 @@ ABOUT_MOUNTS = (
     "node/observe/",
     "node/remove_stale.py",
     "node/slurm/drain.py",
-    "node/slurm/keeper.py",
+    "node/slurm/lease_keeper.py",
     "rehearsal/mount",
     "remote/",
 )
@@ -65,7 +65,7 @@ def words(path: Path) -> Iterator[str]:
     """Every literal of the file that could be a state or an action, as the rule above says."""
     certain = {str(word) for word in (*MountState, *RepairAction, *Role, *LifecycleMode)} - MISTAKABLE
     source = path.read_text(encoding="utf-8")
-    about_mounts = str(path.relative_to(PACKAGE)).startswith(ABOUT_MOUNTS)
+    about_mounts = relative(path).startswith(ABOUT_MOUNTS)
     if not about_mounts and not any(word in source for word in certain):
         return
     tree = tree_of(path)
@@ -105,9 +105,9 @@ def values(node: ast.AST) -> Iterator[str]:
 
 def test_they_are_written_in_one_file() -> None:
     found = set()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = str(path.relative_to(PACKAGE))
-        if name != HOME and "_bundle" not in path.parts:
+    for path in modules():
+        name = relative(path)
+        if name != HOME:
             found |= {(name, word) for word in words(path)}
     assert found == set(OTHERS)
 
@@ -130,7 +130,7 @@ def test_the_search_finds_them(text: str, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "remote").mkdir()
     path = tmp_path / "remote/new.py"
     path.write_text(text)
-    monkeypatch.setattr("tests.test_words_of_enums.PACKAGE", tmp_path)
+    monkeypatch.setitem(PACKAGES, PRODUCT, tmp_path)
     assert list(words(path))
 
 
@@ -144,7 +144,7 @@ def test_members_are_texts_to_everybody_who_takes_texts() -> None:
 
 def test_the_sets_are_about_what_a_state_means() -> None:
     """Each state is in the sets that it is in; a new one has to be placed here too."""
-    named = {"serves": SERVES, "mounted": MOUNTED, "answers": ANSWERS, "occupied": OCCUPIED, "gone": GONE}
+    named = {"serves": SERVES, "mounted": MOUNTED, "answers": RESPONSIVE, "occupied": OCCUPIED, "gone": ABSENT_OR_STALE}
     assert {str(state): [name for name, states in named.items() if state in states] for state in STATES} == {
         "ok": ["serves", "mounted", "answers"],
         "absent": ["gone"],
@@ -158,16 +158,11 @@ def test_the_sets_are_about_what_a_state_means() -> None:
     }
 
 
-LIKE_SAVES = {
-    ("checkpoint/bench/machine.py", "dropped"): "what became of the page cache",
-}
-
-
 def test_states_of_slots_and_saves_are_written_in_one_file_each() -> None:
     """`local` is the name of a tier too; below agent/ other ends of a capture and the tags of messages are written."""
     found = set()
-    for path in sorted((PACKAGE / "checkpoint").rglob("*.py")):
-        name = str(path.relative_to(PACKAGE))
+    for path in sorted((PACKAGES[PRODUCT] / "checkpoint").rglob("*.py")):
+        name = relative(path)
         wanted = {str(state) for state in SlotState}
         if not name.startswith("checkpoint/agent/"):
             wanted |= {str(state) for state in SaveState} - {SaveState.LOCAL}
@@ -176,7 +171,7 @@ def test_states_of_slots_and_saves_are_written_in_one_file_each() -> None:
         if not home and any(word in source for word in wanted):
             texts = [node.value for node in nodes(tree_of(path)) if isinstance(node, ast.Constant)]
             found |= {(name, text) for text in texts if text in wanted}
-    assert found == set(LIKE_SAVES)
+    assert found == set()
 
 
 def test_a_slot_and_a_save_say_their_state_as_a_text() -> None:

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 
 AGAIN = 75
 
@@ -129,7 +129,7 @@ def train(args: argparse.Namespace) -> int:
     say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
 
     request, warned, last = StopRequest(), False, None
-    told = Teller()  # for `hyperpod-kit job status`; Manager.step would do it by itself
+    told = ProgressWriter()  # for `hyperpod-kit job status`; Manager.step would do it by itself
     batches = endless(loader)
     for step in range(got.next_step, args.steps):
         if step == args.hold_at and args.hold_until:

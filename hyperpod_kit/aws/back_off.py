@@ -16,20 +16,23 @@ from hyperpod_kit.system.wait import BackOff
 
 PATIENCE = 60.0
 PAUSES = BackOff(1.0, 8.0, by_chance=0.5)
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 logger = logging.getLogger(__name__)
 
 
-def patiently(
-    call: Callable[[], Answer],
+def with_retries(
+    call: Callable[[], Response],
     *,
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
-) -> Answer:
-    """What `call` returns. Raises Throttled when it was still turned away after `patience` seconds, else as `call`."""
+) -> Response:
+    """Return what `call` returns, and repeat it while AWS turns it away.
+
+    Raises Throttled when it was still turned away after `patience` seconds, else as `call`.
+    """
     deadline = clock() + patience
     failures = 0
     while True:

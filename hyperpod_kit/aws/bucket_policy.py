@@ -17,7 +17,7 @@ class BucketPolicies:
         self._client = client("s3", region)
 
     def arn(self, bucket: str, key: str) -> str:
-        """Of objects, in the partition of the region."""
+        """Make the ARN of objects, in the partition of the region."""
         return f"arn:{self._client.meta.partition}:s3:::{bucket}/{key}"
 
     def policy(self, bucket: str) -> Optional[dict[str, Any]]:
@@ -31,7 +31,7 @@ class BucketPolicies:
             raise
 
     def put_policy(self, bucket: str, policy: str) -> None:
-        """Replace it."""
+        """Replace the policy of the bucket."""
         with translated("PutBucketPolicy", f"s3://{bucket}"):
             self._client.put_bucket_policy(Bucket=bucket, Policy=policy)
 

@@ -25,13 +25,13 @@ class Buckets:
     def __init__(self, region: Optional[str] = None, *, connections: int = 10) -> None:
         self._client = client("s3", region, connections=connections)
 
-    def look(self, name: str) -> BucketHead:
+    def head(self, name: str) -> BucketHead:
         """HeadBucket. Its answer names the region even where it is a refusal or a redirection."""
         from botocore.exceptions import ClientError
 
         with translated("HeadBucket", f"s3://{name}"):
             try:
-                answer = self._client.head_bucket(Bucket=name)
+                response = self._client.head_bucket(Bucket=name)
             except ClientError as err:
                 metadata = err.response.get("ResponseMetadata", {})
                 status = metadata.get("HTTPStatusCode")
@@ -41,7 +41,7 @@ class Buckets:
                 if status in (301, 307, 403) and region:
                     return BucketHead(True, status != 403, region)
                 raise
-        region = answer.get("BucketRegion") or answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
+        region = response.get("BucketRegion") or response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region")
         return BucketHead(True, True, region)
 
     def is_empty(self, name: str, prefix: str) -> bool:
@@ -52,4 +52,6 @@ class Buckets:
 
 def zone_of(name: str) -> Optional[str]:
     """The id of the availability zone of a directory bucket, None for other buckets."""
-    return name[: -len(ZONAL)].rpartition("--")[2] if name.endswith(ZONAL) else None
+    if name.endswith(ZONAL):
+        return name[: -len(ZONAL)].rpartition("--")[2]
+    return None

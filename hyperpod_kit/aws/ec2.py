@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Optional, Sequence
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 
@@ -21,11 +21,11 @@ class Ec2:
         self._client = client("ec2", region, connections=connections)
 
     def subnets(self, ids: Iterable[str]) -> Described:
-        """Those of the subnets that there are."""
+        """Describe those of the subnets that exist."""
         return self._all("describe_subnets", "Subnets", "subnet-id", ids)
 
     def security_groups(self, ids: Iterable[str]) -> Described:
-        """Those of the security groups that there are, with their rules."""
+        """Describe those of the security groups that exist, with their rules."""
         return self._all("describe_security_groups", "SecurityGroups", "group-id", ids)
 
     def route_tables(self, vpc_ids: Iterable[str]) -> Described:
@@ -37,23 +37,23 @@ class Ec2:
         return self._all("describe_vpc_endpoints", "VpcEndpoints", "vpc-id", vpc_ids)
 
     def network_interfaces(self, ids: Iterable[str]) -> Described:
-        """Those of the network interfaces that there are and that this account may see."""
+        """Describe those of the network interfaces that exist and that this account may see."""
         return self._all("describe_network_interfaces", "NetworkInterfaces", "network-interface-id", ids)
 
     def instance_types(self, types: Iterable[str]) -> Described:
-        """What EC2 knows about instance types, `p5.48xlarge`; those that it does not know are left out."""
+        """Describe instance types, `p5.48xlarge`; those that EC2 does not know are left out."""
         return self._all("describe_instance_types", "InstanceTypes", "instance-type", types)
 
-    def offered(self, types: Iterable[str]) -> set[tuple[str, str]]:
+    def offerings(self, types: Iterable[str]) -> set[tuple[str, str]]:
         """(instance type, id of an availability zone) where EC2 has it."""
-        found = self._all(
+        entries = self._all(
             "describe_instance_type_offerings",
             "InstanceTypeOfferings",
             "instance-type",
             types,
             LocationType="availability-zone-id",
         )
-        return {(entry["InstanceType"], entry["Location"]) for entry in found}
+        return {(entry["InstanceType"], entry["Location"]) for entry in entries}
 
     def has_dns(self, vpc_id: str) -> tuple[bool, bool]:
         """Whether the VPC resolves names, and whether it gives names to addresses."""
@@ -74,16 +74,20 @@ class Ec2:
     def prefix_list(self, prefix_list_id: str) -> list[str]:
         """The networks of a prefix list, of one's own or AWS's."""
         with translated("GetManagedPrefixListEntries", prefix_list_id):
-            pages = answers.paginate(self._client, "get_managed_prefix_list_entries", PrefixListId=prefix_list_id)
+            pages = responses.paginate(self._client, "get_managed_prefix_list_entries", PrefixListId=prefix_list_id)
             return [entry["Cidr"] for page in pages for entry in page.get("Entries", [])]
 
     def _all(self, operation: str, key: str, filter_name: str, values: Iterable[str], **more: Any) -> Described:
-        wanted: Sequence[str] = sorted(set(values))
-        if not wanted:
+        ids: Sequence[str] = sorted(set(values))
+        if not ids:
             return []
-        with translated(_camel(operation), wanted[0] if len(wanted) == 1 else f"of {len(wanted)}"):
-            pages = answers.paginate(
-                self._client, operation, Filters=[{"Name": filter_name, "Values": list(wanted)}], **more
+        if len(ids) == 1:
+            subject = ids[0]
+        else:
+            subject = f"of {len(ids)}"
+        with translated(_camel(operation), subject):
+            pages = responses.paginate(
+                self._client, operation, Filters=[{"Name": filter_name, "Values": list(ids)}], **more
             )
             return [dict(entry) for page in pages for entry in page.get(key, [])]
 

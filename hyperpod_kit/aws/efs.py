@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Optional
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -25,30 +25,32 @@ class Efs:
     def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every mount target of a file system, all pages; without its security groups."""
         with translated("DescribeMountTargets", file_system_id):
-            pages = answers.paginate(self._client, "describe_mount_targets", FileSystemId=file_system_id)
+            pages = responses.paginate(self._client, "describe_mount_targets", FileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["MountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
-        """Of one mount target."""
+        """List the security groups of one mount target."""
         with translated("DescribeMountTargetSecurityGroups", mount_target_id):
-            answer = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)
-            return list(answer["SecurityGroups"])
+            response = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)
+            return list(response["SecurityGroups"])
 
     def access_point(self, access_point_id: str) -> Optional[dict[str, Any]]:
-        """One access point of any file system, None when there is no such one."""
+        """Describe one access point of any file system, None when there is no such one."""
         try:
             with translated("DescribeAccessPoints", access_point_id):
-                found = self._client.describe_access_points(AccessPointId=access_point_id)["AccessPoints"]
+                matches = self._client.describe_access_points(AccessPointId=access_point_id)["AccessPoints"]
         except AwsError as err:
             if err.code == "AccessPointNotFound":
                 return None
             raise
-        return dict(found[0]) if found else None
+        if matches:
+            return dict(matches[0])
+        return None
 
     def access_points(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every access point of a file system, all pages."""
         with translated("DescribeAccessPoints", file_system_id):
-            pages = answers.paginate(self._client, "describe_access_points", FileSystemId=file_system_id)
+            pages = responses.paginate(self._client, "describe_access_points", FileSystemId=file_system_id)
             return [dict(point) for page in pages for point in page["AccessPoints"]]
 
     def create_access_point(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -71,12 +73,12 @@ class Efs:
         """The file system's own policy; None where AWS's default is in force, which lets everyone in."""
         try:
             with translated("DescribeFileSystemPolicy", file_system_id):
-                answer = self._client.describe_file_system_policy(FileSystemId=file_system_id)
+                response = self._client.describe_file_system_policy(FileSystemId=file_system_id)
         except AwsError as err:
             if err.code == "PolicyNotFound":
                 return None
             raise
-        return dict(json.loads(answer["Policy"]))
+        return dict(json.loads(response["Policy"]))
 
     def put_policy(self, file_system_id: str, policy: str) -> None:
         """Replace the file system's policy. AWS refuses one that would lock the caller out of the next change."""

@@ -1,7 +1,7 @@
 """botocore's exceptions -> ours: an answer with an error is AwsError, one that nothing has the name is AbsentAtAws, no
 answer is Unreachable (exit 3).
 
-Also Unreachable: UnreadableAnswer (see answers.py), Throttled (AWS turned the call away), NoCredentials (it does not
+Also Unreachable: UnreadableAnswer (see responses.py), Throttled (AWS turned the call away), NoCredentials (it does not
 know who asks), and an error of AWS's own (5xx): nothing was found out about the cluster then, and asking again is the
 remedy.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_kit.aws.answers import HINT, SILENCE
+from hyperpod_kit.aws.responses import HINT, SILENCE
 from hyperpod_kit.errors import (
     AbsentAtAws,
     AwsError,
@@ -86,7 +86,7 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
     try:
         yield
     except boto.ClientError as err:
-        raise _answered(what, target, err) from err
+        raise _from_error_response(what, target, err) from err
     except (
         boto.NoCredentialsError,
         boto.PartialCredentialsError,
@@ -110,7 +110,7 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
         raise Unreachable(f"{what}: {err}", hint="a region is written like us-east-1") from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
         SILENCE.given_up = isinstance(err, boto.ReadTimeoutError)
-        raise _unanswered(what, err) from err
+        raise _from_connection_error(what, err) from err
     except boto.ParamValidationError as err:
         raise AwsError(
             what,
@@ -121,11 +121,11 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
     except boto.BotoCoreError as err:
         raise AwsError(what, type(err).__name__, str(err)) from err
     except (ResponseParserError, *_OF_PARSING) as err:
-        said = f"{type(err).__name__}: {err}"[:LONGEST]
-        raise UnreadableAnswer(f"{what}: the answer cannot be read: {said}", hint=HINT) from err
+        cause = f"{type(err).__name__}: {err}"[:LONGEST]
+        raise UnreadableAnswer(f"{what}: the answer cannot be read: {cause}", hint=HINT) from err
 
 
-def _answered(what: str, target: str, err: object) -> HyperpodKitError:
+def _from_error_response(what: str, target: str, err: object) -> HyperpodKitError:
     """An error answer: of the caller's making, of AWS's, or one that says to come back later."""
     response = getattr(err, "response", {})
     error = response.get("Error", {})
@@ -151,22 +151,30 @@ def _answered(what: str, target: str, err: object) -> HyperpodKitError:
     return AwsError(what, code, message, hint=_hint(code, target))
 
 
-def _unanswered(what: str, err: Exception) -> Unreachable:
+def _from_connection_error(what: str, err: Exception) -> Unreachable:
     """No answer at all. botocore's own sentence carries the whole signed URL, so only the host of it is told."""
     details = getattr(err, "kwargs", {})
     url = urlsplit(str(details.get("endpoint_url", "")))
-    endpoint = f"{url.scheme}://{url.netloc}" if url.netloc else ""
+    endpoint = ""
+    if url.netloc:
+        endpoint = f"{url.scheme}://{url.netloc}"
     reason = str(details.get("error", ""))
-    if any(words in reason for words in _UNRESOLVED):
+    if any(text in reason for text in _UNRESOLVED):
         return Unreachable(
             f"{what}: the name {url.hostname} does not resolve",
             hint="there is no network, or the region's name is wrong",
         )
     if type(err).__name__ == "SSLError":
         return Unreachable(f"{what}: {endpoint} cannot be trusted: {reason}", hint="AWS_CA_BUNDLE names your own CAs")
-    why = "took too long" if "imeout" in type(err).__name__ else "does not answer"
+    problem = "does not answer"
+    if "imeout" in type(err).__name__:
+        problem = "took too long"
+    if endpoint:
+        message = f"{what}: {endpoint} {problem}"
+    else:
+        message = f"{what}: {problem}: {err}"
     return Unreachable(
-        f"{what}: {endpoint} {why}" if endpoint else f"{what}: {why}: {err}",
+        message,
         hint="check the network and AWS_ENDPOINT_URL, then again",
     )
 

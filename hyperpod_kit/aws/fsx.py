@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -20,29 +20,31 @@ class Fsx:
         """The description of one file system, None when there is no such one."""
         try:
             with translated("DescribeFileSystems", file_system_id):
-                found = self._client.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"]
+                systems = self._client.describe_file_systems(FileSystemIds=[file_system_id])["FileSystems"]
         except AwsError as err:
             if err.code == "FileSystemNotFound":
                 return None
             raise
-        return dict(found[0]) if found else None
+        if systems:
+            return dict(systems[0])
+        return None
 
     def volume_paths(self, file_system_id: str) -> list[str]:
         """Paths of the volumes of an OpenZFS file system, `/fsx/data`, all pages."""
         with translated("DescribeVolumes", file_system_id):
-            pages = answers.paginate(
+            pages = responses.paginate(
                 self._client, "describe_volumes", Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
             )
             volumes = [volume for page in pages for volume in page.get("Volumes", [])]
         return [volume["OpenZFSConfiguration"]["VolumePath"] for volume in volumes if "OpenZFSConfiguration" in volume]
 
     def associations(self, file_system_id: str) -> list[dict[str, Any]]:
-        """Which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
+        """List which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
         with translated("DescribeDataRepositoryAssociations", file_system_id):
-            found = self._client.describe_data_repository_associations(
+            response = self._client.describe_data_repository_associations(
                 Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
             )
-            return list(found["Associations"])
+            return list(response["Associations"])
 
     def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str:
         """Begin a data repository task; its id. `kind`: EXPORT_TO_REPOSITORY, RELEASE_DATA_FROM_FILESYSTEM; `paths`: 1

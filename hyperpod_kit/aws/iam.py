@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -33,8 +33,8 @@ def caller(region: Optional[str] = None) -> Caller:
     """GetCallerIdentity, which needs no permission. Raises AwsError, Unreachable."""
     sts = client("sts", region)
     with translated("GetCallerIdentity"):
-        answer = sts.get_caller_identity()
-    return Caller(str(answer["Account"]), str(answer["Arn"]))
+        response = sts.get_caller_identity()
+    return Caller(str(response["Account"]), str(response["Arn"]))
 
 
 class Iam:
@@ -56,8 +56,9 @@ class Iam:
     def simulate(
         self, arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
     ) -> list[Decision]:
-        """What the policies of a role (boundary and service control policies too) decide, one entry a pair; none where
-        there is no such role.
+        """Simulate what the policies of a role (boundary and service control policies too) decide.
+
+        One entry a pair; none where there is no such role.
 
         `context`: condition keys and the value that each has. Bucket policies and the like are not part of it: IAM
         does not simulate resource-based policies for roles.
@@ -68,7 +69,7 @@ class Iam:
         ]
         try:
             with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
-                pages = answers.paginate(
+                pages = responses.paginate(
                     self._client,
                     "simulate_principal_policy",
                     PolicySourceArn=arn,
@@ -87,14 +88,16 @@ class Iam:
 def _type_of(key: str, value: str) -> str:
     if key == "kms:ResourceAliases":
         return "stringList"
-    return "boolean" if value in ("true", "false") else "string"
+    if value in ("true", "false"):
+        return "boolean"
+    return "string"
 
 
 def _decisions(result: Mapping[str, Any]) -> list[Decision]:
     action = str(result["EvalActionName"])
     limits = tuple(
-        words
-        for words, allowed in (
+        limit
+        for limit, allowed in (
             ("a service control policy", result.get("OrganizationsDecisionDetail", {}).get("AllowedByOrganizations")),
             (
                 "the role's permissions boundary",
@@ -106,6 +109,7 @@ def _decisions(result: Mapping[str, Any]) -> list[Decision]:
     each = result.get("ResourceSpecificResults") or []
     if each:
         return [
-            Decision(action, str(one["EvalResourceName"]), str(one["EvalResourceDecision"]), limits) for one in each
+            Decision(action, str(entry["EvalResourceName"]), str(entry["EvalResourceDecision"]), limits)
+            for entry in each
         ]
     return [Decision(action, str(result.get("EvalResourceName", "*")), str(result["EvalDecision"]), limits)]

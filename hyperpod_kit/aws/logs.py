@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -48,7 +48,7 @@ class Logs:
                 )
 
         try:
-            return [str(event["message"]).rstrip("\n") for event in patiently(once)["events"]]
+            return [str(event["message"]).rstrip("\n") for event in with_retries(once)["events"]]
         except AwsError as err:
             if err.code in NOT_FOUND:
                 return []
@@ -63,15 +63,15 @@ class Logs:
         optional = {"logStreamNamePrefix": prefix, "filterPattern": pattern}
         request.update({key: text for key, text in optional.items() if text})
 
-        def ask(place: Mapping[str, str]) -> Any:
+        def fetch(page: Mapping[str, str]) -> Any:
             def once() -> Any:
                 with translated("FilterLogEvents", group):
-                    return self._client.filter_log_events(**request, **place)
+                    return self._client.filter_log_events(**request, **page)
 
-            return patiently(once)
+            return with_retries(once)
 
         try:
-            for page in answers.pages(f"FilterLogEvents {group}", ask, "nextToken", most=PAGES):
+            for page in responses.pages(f"FilterLogEvents {group}", fetch, "nextToken", most=PAGES):
                 with translated("FilterLogEvents", group):
                     lines = [_line(event) for event in page["events"]]
                 yield from lines

@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def in_order(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> Iterator[Result]:
-    """`work` of every item, in the items' order. Raises what the first failing one raises."""
+    """Yield the result of `work` for every item, in the items' order. Raises what the first failing one raises."""
     if not items:
         return
     pool = ThreadPoolExecutor(min(threads, len(items)))

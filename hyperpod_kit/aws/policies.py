@@ -19,7 +19,7 @@ VERSION = "2012-10-17"
 POLICY_LIMIT = 20_000
 """Characters of a file system policy."""
 
-OURS = "HyperPodKit"
+SID_PREFIX = "HyperPodKit"
 """Every Sid of ours begins so; statements of others are kept as they are."""
 
 MOUNT, WRITE, ROOT = (f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write", "RootAccess"))
@@ -42,7 +42,7 @@ def file_system_policy(
     kept = [
         statement
         for statement in statements(existing)
-        if not str(statement.get("Sid", "")).startswith(OURS) or _other_cluster(statement, sid)
+        if not str(statement.get("Sid", "")).startswith(SID_PREFIX) or _other_cluster(statement, sid)
     ]
     policy = {
         "Version": VERSION,
@@ -60,7 +60,7 @@ def file_system_policy(
 
 
 def execution_role_policy(file_system_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
-    """What the nodes' role needs of its own: finding a mount target, and mounting where another account owns EFS.
+    """Make the role's own policy: to find a mount target, and to mount where another account owns EFS.
 
     In one account the file system's policy is enough for mounting. A wider permission than this in the role would
     defeat that policy's list, because EFS takes an Allow from either side.
@@ -69,14 +69,14 @@ def execution_role_policy(file_system_arn: str, access_point_arns: Sequence[str]
         "Version": VERSION,
         "Statement": [
             {
-                "Sid": f"{OURS}MountHomes",
+                "Sid": f"{SID_PREFIX}MountHomes",
                 "Effect": "Allow",
                 "Action": [MOUNT, WRITE],
                 "Resource": file_system_arn,
-                "Condition": _through(access_point_arns),
+                "Condition": _access_point_condition(access_point_arns),
             },
             {
-                "Sid": f"{OURS}FindMountTargets",
+                "Sid": f"{SID_PREFIX}FindMountTargets",
                 "Effect": "Allow",
                 "Action": ["elasticfilesystem:DescribeMountTargets"],
                 "Resource": file_system_arn,
@@ -88,7 +88,7 @@ def execution_role_policy(file_system_arn: str, access_point_arns: Sequence[str]
 def allow_sid(cluster: str) -> str:
     """Sid of a cluster's own statement: letters and digits, and different for clusters that differ in hyphens only."""
     plain = "".join(part.capitalize() for part in cluster.split("-"))
-    return f"{OURS}Homes{plain}{hashlib.sha256(cluster.encode()).hexdigest()[:6]}"
+    return f"{SID_PREFIX}Homes{plain}{hashlib.sha256(cluster.encode()).hexdigest()[:6]}"
 
 
 def open_statements(policy: Optional[Mapping[str, Any]]) -> list[str]:
@@ -114,13 +114,15 @@ def is_open(statement: Mapping[str, Any]) -> bool:
     return bool(statement.get("Effect") == "Allow" and everyone and _covers(statement, MOUNT))
 
 
-def lets_in(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
+def allows(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
     """Whether a statement of a file system's policy allows a role the action, whatever its conditions."""
     account = f"arn:{role_arn.split(':')[1]}:iam::{role_arn.split(':')[4]}:root"
     names = {"*", role_arn, account, role_arn.split(":")[4]}
     for statement in statements(policy):
         principal = statement.get("Principal")
-        of_aws = principal if isinstance(principal, str) else (principal or {}).get("AWS")
+        of_aws: Any = principal
+        if not isinstance(principal, str):
+            of_aws = (principal or {}).get("AWS")
         if statement.get("Effect") == "Allow" and names & set(_list(of_aws)) and _covers(statement, action):
             return True
     return False
@@ -131,15 +133,17 @@ def without_open_statements(policy: Optional[Mapping[str, Any]]) -> dict[str, An
     return {**(policy or {}), "Statement": [item for item in statements(policy) if not is_open(item)]}
 
 
-def same(one: Optional[Mapping[str, Any]], other: Optional[Mapping[str, Any]]) -> bool:
+def is_same(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, Any]]) -> bool:
     """Whether two policies say the same: statements in any order, a single value for a list of one."""
-    return bool(_canonical(one) == _canonical(other))
+    return bool(_canonical(first) == _canonical(second))
 
 
 def statements(policy: Optional[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The statements of a policy; IAM takes a lone one without a list."""
-    found = (policy or {}).get("Statement", [])
-    return [found] if isinstance(found, Mapping) else list(found)
+    entries = (policy or {}).get("Statement", [])
+    if isinstance(entries, Mapping):
+        return [entries]
+    return list(entries)
 
 
 def to_text(policy: Mapping[str, Any]) -> str:
@@ -148,7 +152,7 @@ def to_text(policy: Mapping[str, Any]) -> str:
 
 
 def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
-    condition = {**_through(access_point_arns), "Bool": {"aws:SecureTransport": "true"}}
+    condition = {**_access_point_condition(access_point_arns), "Bool": {"aws:SecureTransport": "true"}}
     return {
         "Sid": sid,
         "Effect": "Allow",
@@ -160,14 +164,14 @@ def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Seq
 
 
 def _denials(file_system_arn: str) -> list[dict[str, Any]]:
-    """For everyone, whatever else allows it: not without an access point, not without TLS."""
+    """Deny everyone, whatever else allows it, to mount without an access point or without TLS."""
     conditions = {
         "NeedsAccessPoint": {"Null": {"elasticfilesystem:AccessPointArn": "true"}},
         "NeedsTls": {"Bool": {"aws:SecureTransport": "false"}},
     }
     return [
         {
-            "Sid": f"{OURS}{name}",
+            "Sid": f"{SID_PREFIX}{name}",
             "Effect": "Deny",
             "Principal": {"AWS": "*"},
             "Action": [MOUNT, WRITE, ROOT],
@@ -178,13 +182,13 @@ def _denials(file_system_arn: str) -> list[dict[str, Any]]:
     ]
 
 
-def _through(access_point_arns: Sequence[str]) -> dict[str, Any]:
+def _access_point_condition(access_point_arns: Sequence[str]) -> dict[str, Any]:
     return {"StringEquals": {"elasticfilesystem:AccessPointArn": sorted(access_point_arns)}}
 
 
-def _other_cluster(statement: Mapping[str, Any], own: str) -> bool:
+def _other_cluster(statement: Mapping[str, Any], own_sid: str) -> bool:
     sid = str(statement.get("Sid", ""))
-    return sid.startswith(f"{OURS}Homes") and sid != own
+    return sid.startswith(f"{SID_PREFIX}Homes") and sid != own_sid
 
 
 def _covers(statement: Mapping[str, Any], action: str) -> bool:
@@ -204,9 +208,15 @@ def _canonical(value: Any) -> Any:
         }
     if isinstance(value, list):
         plain = sorted((_canonical(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
-        return plain[0] if len(plain) == 1 else plain
+        if len(plain) == 1:
+            return plain[0]
+        return plain
     return value
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    if value is None:
+        return []
+    return [value]

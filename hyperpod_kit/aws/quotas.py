@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple, Optional, Sequence
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -34,41 +34,41 @@ class Quotas:
         self._client = client("service-quotas", region, connections=connections)
         self._sagemaker = client("sagemaker", region, connections=connections)
 
-    def named(self, names: Sequence[str]) -> dict[str, Quota]:
+    def quotas_by_name(self, names: Sequence[str]) -> dict[str, Quota]:
         """SageMaker's quotas of these names. The service finds none by name and has thousands: up to 30 pages."""
         missing = set(names)
-        found: dict[str, Quota] = {}
+        quotas: dict[str, Quota] = {}
         with translated("ListServiceQuotas", "sagemaker"):
-            pages = answers.paginate(
+            pages = responses.paginate(
                 self._client, "list_service_quotas", ServiceCode="sagemaker", PaginationConfig={"PageSize": 100}
             )
             for page in pages:
                 for entry in page["Quotas"]:
                     name = entry["QuotaName"]
                     if name in missing and "Value" in entry:
-                        found[name] = Quota(name, entry["QuotaCode"], float(entry["Value"]))
+                        quotas[name] = Quota(name, entry["QuotaCode"], float(entry["Value"]))
                         missing.discard(name)
                 if not missing:
                     break
-        return found
+        return quotas
 
-    def used(self) -> dict[str, dict[str, int]]:
+    def usage_by_cluster(self) -> dict[str, dict[str, int]]:
         """Every cluster of the region -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have."""
         with translated("ListClusters"):
-            pages = answers.paginate(self._sagemaker, "list_clusters", PaginationConfig={"PageSize": 100})
+            pages = responses.paginate(self._sagemaker, "list_clusters", PaginationConfig={"PageSize": 100})
             names = [entry["ClusterName"] for page in pages for entry in page["ClusterSummaries"]]
-        found: dict[str, dict[str, int]] = {}
+        usage: dict[str, dict[str, int]] = {}
         for name in names:
             try:
                 with translated("DescribeCluster", name):
-                    answer = self._sagemaker.describe_cluster(ClusterName=name)
+                    description = self._sagemaker.describe_cluster(ClusterName=name)
             except AwsError as err:
                 if err.code not in NOT_FOUND:
                     raise
                 continue  # deleted since it was listed
             count: Counter[str] = Counter()
-            for group in answer.get("InstanceGroups", []):
+            for group in description.get("InstanceGroups", []):
                 if "InstanceType" in group:
                     count[group["InstanceType"]] += max(group.get("TargetCount", 0), group.get("CurrentCount", 0))
-            found[name] = dict(count)
-        return found
+            usage[name] = dict(count)
+        return usage

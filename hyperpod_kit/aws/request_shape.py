@@ -13,7 +13,7 @@ from typing import Any, Iterable
 
 from hyperpod_kit.aws.shapes import Constraint, Path, Violation, service_model, violations
 
-_WORDS = {
+_TYPE_NAMES = {
     "structure": "an object",
     "map": "an object",
     "list": "a list",
@@ -46,12 +46,14 @@ class Problem:
 
 
 def problems(service: str, operation: str, request: dict[str, Any]) -> list[Problem]:
-    """What the service would refuse, every problem at once. Empty when nothing. Raises ImportError without botocore."""
-    return [_problem(found) for found in violations(_shape(service, operation), request) if _is_ours(found)]
+    """List everything that the service would refuse. Empty when nothing. Raises ImportError without botocore."""
+    return [
+        _problem(violation) for violation in violations(_shape(service, operation), request) if _is_checkable(violation)
+    ]
 
 
 def limits(service: str, operation: str, path: str) -> dict[str, Any]:
-    """What the model says about one field: type_name, min, max, pattern, enum; as far as it says it.
+    """Return what the model says about one field: type_name, min, max, pattern, enum; as far as it says it.
 
     `path`: like `InstanceGroups[].InstanceType`. Empty for a field that the installed botocore has not.
     """
@@ -63,14 +65,14 @@ def limits(service: str, operation: str, path: str) -> dict[str, Any]:
             shape = shape.members[step]
         else:
             return {}
-    found = {key: shape.metadata[key] for key in ("min", "max", "pattern") if key in shape.metadata}
+    constraints = {key: shape.metadata[key] for key in ("min", "max", "pattern") if key in shape.metadata}
     if getattr(shape, "enum", None):
-        found["enum"] = list(shape.enum)
-    return {"type_name": shape.type_name, **found}
+        constraints["enum"] = list(shape.enum)
+    return {"type_name": shape.type_name, **constraints}
 
 
 def version() -> str:
-    """`botocore 1.40.1`: whose model it is."""
+    """Return the version of the model, `botocore 1.40.1`."""
     import botocore
 
     return f"botocore {botocore.__version__}"
@@ -81,7 +83,8 @@ def fields(service: str, operation: str, path: str) -> list[str]:
     shape = _shape(service, operation)
     for step in path.split("."):
         shape = shape.members[step]
-        shape = shape.member if shape.type_name == "list" else shape
+        if shape.type_name == "list":
+            shape = shape.member
     return list(shape.members)
 
 
@@ -89,34 +92,42 @@ def _shape(service: str, operation: str) -> Any:
     return service_model(service).operation_model(operation).input_shape
 
 
-def _is_ours(found: Violation) -> bool:
+def _is_checkable(violation: Violation) -> bool:
     """Whether the model tells enough of it."""
-    if found.constraint is Constraint.TYPE:
-        return found.shape.type_name in _WORDS
+    if violation.constraint is Constraint.TYPE:
+        return violation.shape.type_name in _TYPE_NAMES
     # Java's \p{…} classes are not quite Python's: such a pattern (tags) is left to the service.
-    return found.constraint is not Constraint.PATTERN or "\\p{" not in found.shape.metadata["pattern"]
+    return violation.constraint is not Constraint.PATTERN or "\\p{" not in violation.shape.metadata["pattern"]
 
 
-def _problem(found: Violation) -> Problem:
-    path, shape, value = _path(found.path), found.shape, found.value
-    if found.constraint is Constraint.TYPE:
-        return Problem(path, f"expected {_WORDS[shape.type_name]}, found {repr(value)[:40]}")
-    if found.constraint is Constraint.KNOWN:
-        near = _near(str(found.path[-1][1]), shape.members)
+def _problem(violation: Violation) -> Problem:
+    path, shape, value = _path(violation.path), violation.shape, violation.value
+    if violation.constraint is Constraint.TYPE:
+        return Problem(path, f"expected {_TYPE_NAMES[shape.type_name]}, found {repr(value)[:40]}")
+    if violation.constraint is Constraint.UNKNOWN_MEMBER:
+        near = _near(str(violation.path[-1][1]), shape.members)
         return Problem(path, f"{version()} knows no such field of {shape.name}", newer=True, near=near)
-    if found.constraint is Constraint.REQUIRED:
+    if violation.constraint is Constraint.REQUIRED:
         return Problem(path, "missing")
-    if found.constraint is Constraint.ONE_MEMBER:
+    if violation.constraint is Constraint.ONE_MEMBER:
         return Problem(path, f"expected exactly one of {', '.join(shape.members)}")
-    if found.constraint is Constraint.ENUM:
+    if violation.constraint is Constraint.ENUM:
         message = f"`{value}` is not known to {version()} ({shape.name})"
         return Problem(path, message, newer=True, near=_near(value, shape.enum))
-    if found.constraint is Constraint.PATTERN:
+    if violation.constraint is Constraint.PATTERN:
         return Problem(path, f"`{value}` does not match {shape.metadata['pattern']}")
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
-    expected = f"{low} or more" if high is None else f"{high} or less" if low is None else f"{low} to {high}"
+    if high is None:
+        expected = f"{low} or more"
+    elif low is None:
+        expected = f"{high} or less"
+    else:
+        expected = f"{low} to {high}"
     unit = _UNITS.get(shape.type_name, "")
-    return Problem(path, f"{len(value) if unit else value} {unit}".rstrip() + f": expected {expected}")
+    size = value
+    if unit:
+        size = len(value)
+    return Problem(path, f"{size} {unit}".rstrip() + f": expected {expected}")
 
 
 def _path(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -29,11 +29,11 @@ class S3Files:
     def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every mount target, all pages; without its security groups."""
         with translated("ListMountTargets", file_system_id):
-            pages = answers.paginate(self._client, "list_mount_targets", fileSystemId=file_system_id)
+            pages = responses.paginate(self._client, "list_mount_targets", fileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["mountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
-        """Of one mount target."""
+        """List the security groups of one mount target."""
         with translated("GetMountTarget", mount_target_id):
             return list(self._client.get_mount_target(mountTargetId=mount_target_id).get("securityGroups", []))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable
@@ -17,7 +17,7 @@ BATCH_LIMIT = 25
 PAGE = 100
 """Entries in one answer of a List call; AWS gives no more."""
 
-NOT_ASKED = "NotAsked"
+NOT_SENT = "NotAsked"
 """ErrorCode of nodes whose batch did not reach AWS after an earlier one had."""
 
 Batched = tuple[list[str], list[dict[str, Any]]]
@@ -37,18 +37,18 @@ class SageMaker:
 
     def create_cluster(self, request: dict[str, Any]) -> str:
         """Create a cluster; its ARN."""
-        return str(_ask("CreateCluster", request["ClusterName"], self._client.create_cluster, **request)["ClusterArn"])
+        return str(_call("CreateCluster", request["ClusterName"], self._client.create_cluster, **request)["ClusterArn"])
 
     def describe_cluster(self, name: str) -> dict[str, Any]:
         """DescribeCluster's answer without the transport's metadata."""
-        return _plain(_ask("DescribeCluster", name, self._client.describe_cluster, ClusterName=name))
+        return _plain(_call("DescribeCluster", name, self._client.describe_cluster, ClusterName=name))
 
     def list_clusters(self) -> list[dict[str, Any]]:
         """ClusterSummaries of all pages."""
         call = self._client.list_clusters
-        pages = answers.pages(
+        pages = responses.pages(
             "ListClusters",
-            lambda place: _ask("ListClusters", self.region, call, MaxResults=PAGE, **place),
+            lambda position: _call("ListClusters", self.region, call, MaxResults=PAGE, **position),
             "NextToken",
         )
         return [dict(cluster) for page in pages for cluster in page.get("ClusterSummaries", [])]
@@ -62,7 +62,7 @@ class SageMaker:
         """NodeDetails of one node: the only answer that holds its IP address."""
         target = f"{name}/{node_id}"
         call = self._client.describe_cluster_node
-        return dict(_ask("DescribeClusterNode", target, call, ClusterName=name, NodeId=node_id)["NodeDetails"])
+        return dict(_call("DescribeClusterNode", target, call, ClusterName=name, NodeId=node_id)["NodeDetails"])
 
     def list_events(
         self,
@@ -77,30 +77,30 @@ class SageMaker:
         filters: dict[str, Any] = {"SortBy": "EventTime", "SortOrder": "Descending"}
         given = {"EventTimeAfter": after, "InstanceGroupName": group, "NodeId": node}
         filters.update({key: value for key, value in given.items() if value is not None})
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for page in _pages("ListClusterEvents", name, self._client.list_cluster_events, **filters):
-            found += [dict(event) for event in page.get("Events", [])]
-            if newest is not None and len(found) >= newest:
-                return found[:newest]
-        return found
+            events += [dict(event) for event in page.get("Events", [])]
+            if newest is not None and len(events) >= newest:
+                return events[:newest]
+        return events
 
     def describe_event(self, name: str, event_id: str) -> dict[str, Any]:
         """EventDetails of one event: its summary's members, and what happened in a second EventDetails."""
         target = f"{name}/{event_id}"
         call = self._client.describe_cluster_event
-        return dict(_ask("DescribeClusterEvent", target, call, ClusterName=name, EventId=event_id)["EventDetails"])
+        return dict(_call("DescribeClusterEvent", target, call, ClusterName=name, EventId=event_id)["EventDetails"])
 
     def delete_cluster(self, name: str) -> None:
         """Begin to delete a cluster."""
-        _ask("DeleteCluster", name, self._client.delete_cluster, ClusterName=name)
+        _call("DeleteCluster", name, self._client.delete_cluster, ClusterName=name)
 
     def update_cluster(self, request: dict[str, Any]) -> None:
         """Begin to change a cluster."""
-        _ask("UpdateCluster", request["ClusterName"], self._client.update_cluster, **request)
+        _call("UpdateCluster", request["ClusterName"], self._client.update_cluster, **request)
 
     def update_software(self, request: dict[str, Any]) -> None:
         """Begin to give nodes a newer AMI."""
-        _ask("UpdateClusterSoftware", request["ClusterName"], self._client.update_cluster_software, **request)
+        _call("UpdateClusterSoftware", request["ClusterName"], self._client.update_cluster_software, **request)
 
     def replace_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
         """Begin to replace nodes, in batches of BATCH_LIMIT."""
@@ -118,19 +118,19 @@ class SageMaker:
         return done, [{**entry, "ErrorCode": entry.get("ErrorCode", entry.get("Code", ""))} for entry in refused]
 
 
-def _ask(operation: str, target: str, call: Callable[..., Any], **request: Any) -> Any:
+def _call(operation: str, target: str, call: Callable[..., Any], **request: Any) -> Any:
     def once() -> Any:
         with translated(operation, target):
             return call(**request)
 
-    return patiently(once)
+    return with_retries(once)
 
 
 def _pages(operation: str, name: str, call: Callable[..., Any], **filters: Any) -> Iterator[Mapping[str, Any]]:
     """Every page, each asked for again by itself when AWS throttles: a paginator would begin anew."""
-    return answers.pages(
+    return responses.pages(
         f"{operation} {name}",
-        lambda place: _ask(operation, name, call, ClusterName=name, MaxResults=PAGE, **filters, **place),
+        lambda position: _call(operation, name, call, ClusterName=name, MaxResults=PAGE, **filters, **position),
         "NextToken",
     )
 
@@ -141,20 +141,22 @@ def _in_batches(operation: str, name: str, call: Callable[..., Any], node_ids: S
     refused: list[dict[str, Any]] = []
     for start in range(0, len(node_ids), BATCH_LIMIT):
         try:
-            answer = _ask(operation, name, call, ClusterName=name, NodeIds=list(node_ids[start : start + BATCH_LIMIT]))
+            response = _call(
+                operation, name, call, ClusterName=name, NodeIds=list(node_ids[start : start + BATCH_LIMIT])
+            )
         except (AwsError, Unreachable) as err:
             if not start:
                 raise
-            refused += [_not_asked(node, err) for node in node_ids[start:]]
+            refused += [_not_sent(node, err) for node in node_ids[start:]]
             break
-        done += answer.get("Successful", [])
-        refused += answer.get("Failed", [])
+        done += response.get("Successful", [])
+        refused += response.get("Failed", [])
     return done, refused
 
 
-def _not_asked(node: str, err: HyperpodKitError) -> dict[str, Any]:
-    return {"NodeId": node, "ErrorCode": NOT_ASKED, "Message": err.message}
+def _not_sent(node: str, err: HyperpodKitError) -> dict[str, Any]:
+    return {"NodeId": node, "ErrorCode": NOT_SENT, "Message": err.message}
 
 
-def _plain(answer: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in answer.items() if key != "ResponseMetadata"}
+def _plain(response: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in response.items() if key != "ResponseMetadata"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -31,8 +31,11 @@ class Secrets:
         """Whether Parameter Store has the parameter of the ARN."""
         name = arn.split(":parameter", 1)[1]
         # Without a path the ARN has a slash that the name has not.
-        names = [name, name.lstrip("/")] if name.count("/") == 1 else [name]
+        if name.count("/") == 1:
+            names = [name, name.lstrip("/")]
+        else:
+            names = [name]
         with translated("DescribeParameters", arn):
             filters = [{"Key": "Name", "Option": "Equals", "Values": names}]
-            pages = answers.paginate(self._parameters, "describe_parameters", ParameterFilters=filters)
+            pages = responses.paginate(self._parameters, "describe_parameters", ParameterFilters=filters)
             return any(page["Parameters"] for page in pages)

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from typing import Any, Optional
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.errors import UsageError
 
 ATTEMPTS = 4
@@ -27,7 +27,7 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
 
     options: dict[str, Any] = {
         "connect_timeout": 5,
-        "read_timeout": answers.SECONDS,
+        "read_timeout": responses.SECONDS,
         "max_pool_connections": connections,
         "retries": {"mode": "standard"},
     }
@@ -41,7 +41,7 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
         core.register_component("data_loader", _loader())
         session = boto3.session.Session(botocore_session=core, region_name=region)
         try:
-            return answers.guard(session.client(service, config=Config(**options)))
+            return responses.guard(session.client(service, config=Config(**options)))
         except ValueError as err:
             raise UsageError(
                 f"open {service}: {err}", hint="AWS_ENDPOINT_URL is written like https://HOST, or not set at all"

@@ -35,10 +35,10 @@ Path = tuple[tuple[str, Union[str, int]], ...]
 
 
 class Constraint(Enum):
-    """What a value can violate. KNOWN: the model has no such member."""
+    """What a value can violate. UNKNOWN_MEMBER: the model has no such member."""
 
     TYPE = "type"
-    KNOWN = "known"
+    UNKNOWN_MEMBER = "known"
     REQUIRED = "required"
     ONE_MEMBER = "one member"
     ENUM = "enum"
@@ -48,7 +48,7 @@ class Constraint(Enum):
 
 @dataclass(frozen=True)
 class Violation:
-    """`shape`: of the value, or of the structure whose member it would be (KNOWN, REQUIRED)."""
+    """`shape`: of the value, or of the structure whose member it would be (UNKNOWN_MEMBER, REQUIRED)."""
 
     constraint: Constraint
     path: Path
@@ -111,7 +111,7 @@ def _structure(shape: Any, value: Mapping[str, Any], path: Path, null_is_absent:
         if name in shape.members:
             yield from violations(shape.members[name], item, there, null_is_absent=null_is_absent)
         else:
-            yield Violation(Constraint.KNOWN, there, shape, item)
+            yield Violation(Constraint.UNKNOWN_MEMBER, there, shape, item)
 
 
 def _bounds(shape: Any, value: Any, number: float, path: Path) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 
@@ -40,8 +40,8 @@ class Ssm:
             with translated("StartSession", request["Target"]):
                 return self._client.start_session(**request)
 
-        answer = patiently(once)
-        return {key: str(answer[key]) for key in ("SessionId", "TokenValue", "StreamUrl")}
+        response = with_retries(once)
+        return {key: str(response[key]) for key in ("SessionId", "TokenValue", "StreamUrl")}
 
     def terminate_session(self, session_id: str) -> None:
         """End a session that nobody took up."""

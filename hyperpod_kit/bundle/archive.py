@@ -40,9 +40,9 @@ def tar(members: Mapping[str, bytes]) -> bytes:
     The headers are written here because those of `tarfile` differ between versions of Python. Raises BundleError.
     """
     blocks = bytearray()
-    for place, data in sorted(members.items(), key=lambda member: member[0].encode()):
+    for path, data in sorted(members.items(), key=lambda member: member[0].encode()):
         padding = -len(data) % BLOCK
-        blocks += _header(place, len(data)) + data + bytes(padding)
+        blocks += _header(path, len(data)) + data + bytes(padding)
     return bytes(blocks) + bytes(2 * BLOCK)
 
 
@@ -74,10 +74,10 @@ def decompressed(data: bytes) -> bytes:
     return archive
 
 
-def same_contents(one: bytes, other: bytes) -> bool:
+def same_contents(first: bytes, second: bytes) -> bool:
     """Whether two lib.tar.gz hold the same tar archive, however they are compressed; False for a damaged one."""
     try:
-        return one == other or decompressed(one) == decompressed(other)
+        return first == second or decompressed(first) == decompressed(second)
     except BundleError:
         return False
 
@@ -91,29 +91,31 @@ def members(data: bytes) -> dict[str, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(decompressed(data)), mode="r:") as archive:
             for member in archive:
-                _require_own(member, contents)
+                _require_valid_member(member, contents)
                 file = archive.extractfile(member)
-                contents[member.name] = file.read() if file else b""
+                contents[member.name] = b""
+                if file:
+                    contents[member.name] = file.read()
     except tarfile.TarError as err:
         raise BundleError(f"{ARCHIVE} is damaged: {err}", hint="hyperpod-kit upload") from err
     return contents
 
 
-def _require_own(member: tarfile.TarInfo, known: Mapping[str, bytes]) -> None:
+def _require_valid_member(member: tarfile.TarInfo, earlier: Mapping[str, bytes]) -> None:
     name = member.name
-    if not name.startswith(LIBRARY) or not portable.PLACE.fullmatch(name):
+    if not name.startswith(LIBRARY) or not portable.PATH_PATTERN.fullmatch(name):
         raise BundleError(f"{ARCHIVE} has a member {name!r}, which is no place below {LIBRARY}", hint=_FOREIGN_HINT)
     if not member.isreg():
         raise BundleError(f"{ARCHIVE} has a member {name!r} that is no plain file", hint=_FOREIGN_HINT)
-    if name in known:
+    if name in earlier:
         raise BundleError(f"{ARCHIVE} has the member {name!r} twice", hint=_FOREIGN_HINT)
 
 
-def _header(place: str, size: int) -> bytes:
+def _header(path: str, size: int) -> bytes:
     """The ustar header of a plain file, as POSIX.1-1988 describes it."""
-    name = place.encode()
+    name = path.encode()
     if len(name) > LONGEST_NAME:
-        raise BundleError(f"{place} is longer than {LONGEST_NAME} bytes, the most that {ARCHIVE} can name")
+        raise BundleError(f"{path} is longer than {LONGEST_NAME} bytes, the most that {ARCHIVE} can name")
     before_checksum = b"".join(
         (
             name.ljust(LONGEST_NAME, b"\0"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.bundle import archive
-from hyperpod_kit.bundle.render import Bundle, mode
+from hyperpod_kit.bundle.render import Bundle, file_mode
 from hyperpod_kit.errors import BundleError
 
 
@@ -25,10 +25,10 @@ class BundleDifference:
         return len(self.added) + len(self.changed) + len(self.removed)
 
     def lines(self) -> Iterator[str]:
-        """One line a file: the word and the place."""
+        """Yield one line a file: the word and the path."""
         for word, places in asdict(self).items():
-            for place in places:
-                yield f"{word:<8} {place}"
+            for path in places:
+                yield f"{word:<8} {path}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -39,28 +39,28 @@ def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
     """Compare two bundles, each as place -> anything that is different for a different file, such as its digest."""
     return BundleDifference(
         tuple(sorted(set(new) - set(old))),
-        tuple(sorted(place for place in set(old) & set(new) if old[place] != new[place])),
+        tuple(sorted(path for path in set(old) & set(new) if old[path] != new[path])),
         tuple(sorted(set(old) - set(new))),
     )
 
 
 def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
-    """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is.
+    """Compare the bundle with a directory: bytes, mode bits, and kinds of files.
 
     Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
     """
-    rendered = {place: _mark(place, mode(place), data) for place, data in bundle.files.items()}
+    rendered = {name: _fingerprint(name, file_mode(name), data) for name, data in bundle.files.items()}
     existing = {}
     for path in directory.rglob("*"):
-        place = path.relative_to(directory).as_posix()
+        name = path.relative_to(directory).as_posix()
         if path.is_symlink():
-            existing[place] = "a link"
+            existing[name] = "a link"
         elif path.is_file():
-            existing[place] = _mark(place, path.stat().st_mode & 0o777, path.read_bytes())
+            existing[name] = _fingerprint(name, path.stat().st_mode & 0o777, path.read_bytes())
     members = _members(directory / archive.ARCHIVE)
     if members is not None:
-        existing = {place: _digest(data) for place, data in members.items()} | existing
-        rendered |= {place: _digest(data) for place, data in bundle.library.items()}
+        existing = {name: _digest(data) for name, data in members.items()} | existing
+        rendered |= {name: _digest(data) for name, data in bundle.library.items()}
     return between(existing, rendered)
 
 
@@ -74,8 +74,8 @@ def _members(path: Path) -> Optional[dict[str, bytes]]:
         return None
 
 
-def _mark(place: str, bits: int, data: bytes) -> str:
-    if place == archive.ARCHIVE:
+def _fingerprint(name: str, bits: int, data: bytes) -> str:
+    if name == archive.ARCHIVE:
         with suppress(BundleError):
             return f"{bits:o} {_digest(archive.decompressed(data))}"
     return f"{bits:o} {_digest(data)}"

@@ -63,8 +63,8 @@ def copied(sources: Sources) -> Iterator[tuple[str, Path]]:
     """
     for name in ENTRY_SCRIPTS:
         yield name, _present(sources.lifecycle_scripts / name)
-    for place, name in PROGRAM.items():
-        yield place, _present(sources.lifecycle_scripts / name)
+    for target, name in PROGRAM.items():
+        yield target, _present(sources.lifecycle_scripts / name)
     for name in VENDORED_FILES:
         yield f"lib/hyperpod_kit/{name}", _present(sources.package / name)
     for package in VENDORED_PACKAGES:

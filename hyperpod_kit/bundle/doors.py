@@ -32,8 +32,8 @@ class Door:
     on_nodes: bool = True
 
     @property
-    def place(self) -> str:
-        """Its file below the installed bundle."""
+    def path(self) -> str:
+        """Return its file below the installed bundle."""
         if self.kind is DoorKind.FILE:
             return self.name
         module = self.name.partition(":")[0]

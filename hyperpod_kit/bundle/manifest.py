@@ -61,4 +61,6 @@ def format_of(description_text: bytes) -> str:
     if not isinstance(about, dict):
         return ""
     written = about.get("format")
-    return written if isinstance(written, str) and _FORMAT.fullmatch(written) else ""
+    if isinstance(written, str) and _FORMAT.fullmatch(written):
+        return written
+    return ""

@@ -41,7 +41,7 @@ def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
     """
     for listed in settings.packages:
         if listed.file:
-            yield listed.package.place, _read(settings.directory, listed)
+            yield listed.package.bundle_path, _read(settings.directory, listed)
 
 
 def _read(directory: Path, listed: ListedPackage) -> bytes:
@@ -49,21 +49,24 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
     try:
         data = files.read_given(str(path), _LARGEST)
     except (OSError, Untrusted) as err:
-        reason = err.strerror if isinstance(err, OSError) else str(err)
+        if isinstance(err, OSError):
+            reason = err.strerror
+        else:
+            reason = str(err)
         raise BundleError(
             f"{path}: {reason}", hint=f"put {package.name} {package.version} there, or correct `file`"
         ) from err
-    found = hashlib.sha256(data).hexdigest()
-    if found != package.sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != package.sha256:
         raise BundleError(
-            f"{path}: expected sha256 {package.sha256}, found {found}",
+            f"{path}: expected sha256 {package.sha256}, found {digest}",
             hint="download it again, or correct `sha256` under hyperpod_kit.clients",
         )
     fields = control_fields(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package", hint="give the .deb of the client")
-    wanted = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
-    for field, value in wanted.items():
+    expected = {"Package": package.name, "Version": package.version, "Architecture": ARCHITECTURES[package.arch]}
+    for field, value in expected.items():
         if fields and fields.get(field) != value:
             raise BundleError(
                 f"{path}: {field} is {fields.get(field)}, listed as {value}",
@@ -84,8 +87,8 @@ def describe(path: Path, client: str = "") -> dict[str, str]:
     fields = control_fields(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package")
-    fields = fields or _asked_of_dpkg(path)
-    architecture = {ours: written for written, ours in ARCHITECTURES.items()}.get(fields["Architecture"])
+    fields = fields or _query_dpkg(path)
+    architecture = {debian_name: written for written, debian_name in ARCHITECTURES.items()}.get(fields["Architecture"])
     if architecture is None:
         raise BundleError(f"{path} is for {fields['Architecture']}: nodes have {', '.join(ARCHITECTURES.values())}")
     entry = {"name": fields["Package"]}
@@ -100,14 +103,14 @@ def describe(path: Path, client: str = "") -> dict[str, str]:
     }
 
 
-def _asked_of_dpkg(path: Path) -> dict[str, str]:
+def _query_dpkg(path: Path) -> dict[str, str]:
     names = ("Package", "Version", "Architecture")
     form = "".join(f"${{{name}}}\\n" for name in names)
     try:
-        said = LocalRunner().run(["dpkg-deb", f"--showformat={form}", "--show", str(path)], timeout=60).stdout
+        output = LocalRunner().run(["dpkg-deb", f"--showformat={form}", "--show", str(path)], timeout=60).stdout
     except RunError as err:
         raise BundleError(f"only dpkg-deb can read {path}: {err.message}", hint="try it on Debian or Ubuntu") from err
-    return dict(zip(names, said.splitlines()))
+    return dict(zip(names, output.splitlines()))
 
 
 def control_fields(data: bytes) -> Optional[dict[str, str]]:
@@ -136,7 +139,7 @@ def control_fields(data: bytes) -> Optional[dict[str, str]]:
 
 
 def _unpacked(name: str, packed: bytes) -> bytes:
-    """Raises EOFError for what unpacks to more than any, or ends before, LZMAError, zlib.error."""
+    """Unpack a member."""
     if name.endswith(".gz"):
         gzipped = zlib.decompressobj(16 + zlib.MAX_WBITS)
         raw, ended = gzipped.decompress(packed, _LARGEST_CONTROL), gzipped.eof
@@ -162,4 +165,6 @@ def _members(data: bytes) -> dict[str, bytes]:
         name = header[:16].decode("latin-1").strip().rstrip("/")
         members[name] = data[at + 60 : at + 60 + int(size)]
         at += 60 + int(size) + int(size) % 2
-    return members if at >= len(data) else {}
+    if at >= len(data):
+        return members
+    return {}

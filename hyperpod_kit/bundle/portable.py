@@ -6,13 +6,13 @@ import re
 
 from hyperpod_kit.errors import BundleError
 
-PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+~-]*(/[A-Za-z0-9_][A-Za-z0-9._@+~-]*)*")
+PATH_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+~-]*(/[A-Za-z0-9_][A-Za-z0-9._@+~-]*)*")
 """Names that an S3 key, a URL, a shell and `sha256sum -c` all read the same way, and nothing hidden."""
 
 INTERPRETERS = (b"#!/bin/bash\n", b"#!/bin/sh\n", b"#!/usr/bin/env python3\n", b"#!/usr/bin/python3\n")
 """First lines that start on every node."""
 
-OF_OTHERS = ("packages/", "scripts/")
+FOREIGN_DIRECTORIES = ("packages/", "scripts/")
 """Below them lie files as their authors made them: nothing is said about their bytes."""
 
 
@@ -20,23 +20,23 @@ ARCHIVES = (".whl",)
 """No text: whatever bytes it has are right."""
 
 
-def check(place: str, data: bytes) -> None:
+def require_portable(path: str, data: bytes) -> None:
     """Raise BundleError when this file would not arrive, or not start, on a node."""
-    if not PLACE.fullmatch(place):
+    if not PATH_PATTERN.fullmatch(path):
         raise BundleError(
-            f"{place!r} cannot be the name of a file of a bundle", hint="use letters, digits and ._@+~- between slashes"
+            f"{path!r} cannot be the name of a file of a bundle", hint="use letters, digits and ._@+~- between slashes"
         )
-    if place.startswith(OF_OTHERS) or place.endswith(ARCHIVES):
+    if path.startswith(FOREIGN_DIRECTORIES) or path.endswith(ARCHIVES):
         return
     if b"\r" in data:
         raise BundleError(
-            f"{place} has Windows line ends, with which no script starts on a node",
-            hint=f"dos2unix the source of {place}",
+            f"{path} has Windows line ends, with which no script starts on a node",
+            hint=f"dos2unix the source of {path}",
         )
     first = data[: data.find(b"\n") + 1]
     if data.startswith(b"#!") and first not in INTERPRETERS:
-        raise BundleError(f"{place} begins with {first!r}, which not every node can start")
-    if place.endswith(".sh") and not data.startswith(b"#!"):
-        raise BundleError(f"{place} does not begin with #!, so HyperPod could not start it")
-    if place.endswith((".sh", ".service", ".timer", ".mount")) and not data.endswith(b"\n"):
-        raise BundleError(f"the last line of {place} has no end", hint="end it with a newline")
+        raise BundleError(f"{path} begins with {first!r}, which not every node can start")
+    if path.endswith(".sh") and not data.startswith(b"#!"):
+        raise BundleError(f"{path} does not begin with #!, so HyperPod could not start it")
+    if path.endswith((".sh", ".service", ".timer", ".mount")) and not data.endswith(b"\n"):
+        raise BundleError(f"the last line of {path} has no end", hint="end it with a newline")

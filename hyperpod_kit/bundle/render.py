@@ -11,7 +11,7 @@ from hyperpod_kit.bundle import archive, contents, manifest, packages, portable,
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.units import NODE_UNITS, units_for
+from hyperpod_kit.model.units import NODE_UNITS, mount_units
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import RELEASE
 
@@ -36,12 +36,12 @@ class Bundle:
     @property
     def installed(self) -> Mapping[str, bytes]:
         """Place -> content of everything that lies on a node: the members of lib.tar.gz in the archive's place."""
-        beside = {place: data for place, data in self.files.items() if place != archive.ARCHIVE}
+        beside = {path: data for path, data in self.files.items() if path != archive.ARCHIVE}
         return dict(sorted({**beside, **self.library}.items()))
 
     @property
     def source_s3_uri(self) -> str:
-        """What LifeCycleConfig.SourceS3Uri names, with a slash at the end."""
+        """Return LifeCycleConfig.SourceS3Uri, with a slash at the end."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property
@@ -57,7 +57,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
             f"no access point yet for the home of {', '.join(settings.homeless)}", hint="hyperpod-kit users apply"
         )
     origin = origin or sources.locate()
-    files = {place: path.read_bytes() for place, path in contents.copied(origin)}
+    files = {target: path.read_bytes() for target, path in contents.copied(origin)}
     config = settings.node_config()
     wheel_name, wheel_data = wheel.wheel(origin)
     files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
@@ -69,13 +69,13 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
         files[LEGACY_FILE] = legacy.encode()
     env = templates.environment(origin.templates)
     for mount in config.mounts:
-        for template, unit in units_for(mount):
-            place = f"units/{unit}"
-            if place in files:
+        for template, unit in mount_units(mount):
+            unit_path = f"units/{unit}"
+            if unit_path in files:
                 raise BundleError(
-                    f"mount `{mount.name}` would write {place} a second time", hint="rename one of the mounts"
+                    f"mount `{mount.name}` would write {unit_path} a second time", hint="rename one of the mounts"
                 )
-            files[place] = templates.render(env, template, mount=mount, config=config)
+            files[unit_path] = templates.render(env, template, mount=mount, config=config)
     for template, unit in NODE_UNITS:
         files[f"units/{unit}"] = templates.render(env, template, config=config)
     return assemble(files, RELEASE, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
@@ -83,10 +83,10 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
 
 def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent: str) -> Bundle:
     """The bundle of these files, for a prefix below `parent`. Raises BundleError when one would not run on a node."""
-    for place, data in shipped.items():
-        portable.check(place, data)
-    library = {place: data for place, data in shipped.items() if place.startswith(archive.LIBRARY)}
-    files = {place: data for place, data in shipped.items() if place not in library}
+    for path, data in shipped.items():
+        portable.require_portable(path, data)
+    library = {path: data for path, data in shipped.items() if path.startswith(archive.LIBRARY)}
+    files = {path: data for path, data in shipped.items() if path not in library}
     tar = archive.tar(library)
     files[archive.TAR_SUM] = archive.tar_sum(tar)
     listing = manifest.sums({**files, **library})
@@ -100,28 +100,29 @@ def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent
 def write(bundle: Bundle, directory: Path) -> None:
     """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds what no render wrote.
 
-    Modes are those of `mode`, whatever the umask and the sources say.
+    Modes are those of `file_mode`, whatever the umask and the sources say.
     """
-    whole = all((directory / name).is_file() for name in (manifest.DESCRIPTION, manifest.SUMS))
-    if directory.is_dir() and any(directory.iterdir()) and not whole:
+    is_bundle = all((directory / name).is_file() for name in (manifest.DESCRIPTION, manifest.SUMS))
+    if directory.is_dir() and any(directory.iterdir()) and not is_bundle:
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
     foreign = _foreign(directory)
     if foreign:
+        more = ""
+        if foreign[1:]:
+            more = f" and {len(foreign) - 1} more"
         raise BundleError(
-            f"{directory} holds {foreign[0]}"
-            + (f" and {len(foreign) - 1} more" if foreign[1:] else "")
-            + ", which no render wrote",
+            f"{directory} holds {foreign[0]}" + more + ", which no render wrote",
             hint="move them away, or choose another directory: it is replaced as a whole",
         )
     by_descriptor.make_parents(directory)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     new, old = staging / "new", staging / "old"
     try:
-        for place, data in bundle.files.items():
-            target = new / place
+        for file_name, data in bundle.files.items():
+            target = new / file_name
             by_descriptor.make_parents(target)
             by_descriptor.write_bytes(target, data)
-            by_descriptor.set_mode(target, mode(place))
+            by_descriptor.set_mode(target, file_mode(file_name))
         for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
             by_descriptor.set_mode(folder, 0o755)
         # Two renames, so that a crash leaves the old bundle, the new one or, between them, none; never half of one.
@@ -133,18 +134,20 @@ def write(bundle: Bundle, directory: Path) -> None:
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
+    """List what lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []
     try:
-        known = {*manifest.digests(sums.read_bytes()), archive.ARCHIVE, manifest.SUMS, manifest.DESCRIPTION}
+        expected = {*manifest.digests(sums.read_bytes()), archive.ARCHIVE, manifest.SUMS, manifest.DESCRIPTION}
     except ValueError as err:
         raise BundleError(f"{sums} cannot be read: {err}", hint="choose an empty directory") from err
-    there = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
-    return sorted(place for place in there if place not in known)
+    existing = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    return sorted(name for name in existing if name not in expected)
 
 
-def mode(place: str) -> int:
+def file_mode(path: str) -> int:
     """Mode bits of a file of a bundle, by its name: on_create.sh gives them back by the same rule, as S3 keeps none."""
-    return 0o755 if place.endswith(".sh") or "bin" in place.split("/")[:-1] else 0o644
+    if path.endswith(".sh") or "bin" in path.split("/")[:-1]:
+        return 0o755
+    return 0o644

@@ -34,7 +34,7 @@ def files(settings: Settings) -> Iterator[tuple[str, bytes]]:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """What `files` would raise, as findings of the configuration, one for each script."""
+    """Report what `files` would raise as findings of the configuration, one for each script."""
     for index, listed in enumerate(settings.scripts):
         key = "path"
         try:
@@ -61,7 +61,9 @@ def _places(directory: Path, listed: ListedScript) -> dict[str, Path]:
     if stat.S_ISREG(kind):
         return {top.name: top}
     if not stat.S_ISDIR(kind):
-        what = "is a symbolic link" if stat.S_ISLNK(kind) else "is neither a file nor a directory"
+        what = "is neither a file nor a directory"
+        if stat.S_ISLNK(kind):
+            what = "is a symbolic link"
         raise BundleError(f"{top} {what}", hint=hint)
     return dict(_below(top))
 
@@ -85,7 +87,7 @@ def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
 
 def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     size = 0
-    for place, path in sorted(places.items()):
+    for name, path in sorted(places.items()):
         data = _read(path)
         size += len(data)
         if size > LARGEST:
@@ -93,8 +95,8 @@ def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[s
                 f"{listed.path} has more than {LARGEST >> 20} MiB",
                 hint="keep large files in S3, and fetch them in the script",
             )
-        portable.check(f"{listed.script.place}{place}", data)
-        yield f"{listed.script.place}{place}", data
+        portable.require_portable(f"{listed.script.bundle_directory}{name}", data)
+        yield f"{listed.script.bundle_directory}{name}", data
 
 
 def _read(path: Path) -> bytes:

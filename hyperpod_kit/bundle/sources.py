@@ -24,17 +24,17 @@ class Sources:
 
     @property
     def lifecycle_scripts(self) -> Path:
-        """What HyperPod starts, and the program's entry point."""
+        """Return the scripts that HyperPod starts, and the program's entry point."""
         return self.root / "lifecycle_scripts"
 
     @property
     def templates(self) -> Path:
-        """What is rendered on the admin's machine."""
+        """Return the templates that are rendered on the admin's machine."""
         return self.root / "templates"
 
     @property
     def slurm(self) -> Path:
-        """What Slurm itself runs."""
+        """Return the scripts that Slurm itself runs."""
         return self.root / "slurm"
 
 

@@ -19,26 +19,26 @@ THREADS = 16
 
 
 def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
-    """What would have to change under the bundle's prefix; None when there is nothing at all. Every byte counts.
+    """Compare the stored bundle with this one, byte for byte; None when there is nothing at all. Every byte counts.
 
     Raises AwsError, Unreachable.
     """
     sizes = bucket.sizes(bundle.prefix)
     if not sizes:
         return None
-    candidates = [place for place in bundle.files if place in sizes and _may_match(bundle, place, sizes[place])]
+    candidates = [path for path in bundle.files if path in sizes and _may_match(bundle, path, sizes[path])]
     matching = set(matches(bundle, bucket, candidates))
     return BundleDifference(
-        added=tuple(place for place in bundle.files if place not in sizes),
-        changed=tuple(place for place in bundle.files if place in sizes and place not in matching),
+        added=tuple(path for path in bundle.files if path not in sizes),
+        changed=tuple(path for path in bundle.files if path in sizes and path not in matching),
         removed=tuple(sorted(set(sizes) - set(bundle.files))),
     )
 
 
-def matches(bundle: Bundle, bucket: Bucket, places: Sequence[str]) -> list[str]:
-    """Those of `places` whose object is the bundle's. Raises AwsError, Unreachable."""
-    verdicts = in_order(lambda place: _matches(bundle, bucket, place), places, THREADS)
-    return [place for place, same in zip(places, verdicts) if same]
+def matches(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
+    """List those of `paths` whose object is the bundle's. Raises AwsError, Unreachable."""
+    verdicts = in_order(lambda path: _matches(bundle, bucket, path), paths, THREADS)
+    return [path for path, same in zip(paths, verdicts) if same]
 
 
 def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
@@ -48,7 +48,9 @@ def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
     """
     text = bucket.get(prefix + manifest.SUMS)
     try:
-        return None if text is None else manifest.digests(text)
+        if text is None:
+            return None
+        return manifest.digests(text)
     except ValueError:
         return None
 
@@ -59,19 +61,21 @@ def format_at(bucket: Bucket, prefix: str) -> str:
     Raises AwsError, Unreachable.
     """
     text = bucket.get(prefix + manifest.DESCRIPTION)
-    return "" if text is None else manifest.format_of(text)
+    if text is None:
+        return ""
+    return manifest.format_of(text)
 
 
-def _may_match(bundle: Bundle, place: str, size: int) -> bool:
+def _may_match(bundle: Bundle, path: str, size: int) -> bool:
     """Whether an object of this size can be the bundle's; the archive is another size where another zlib made it."""
-    return place == archive.ARCHIVE or size == len(bundle.files[place])
+    return path == archive.ARCHIVE or size == len(bundle.files[path])
 
 
-def _matches(bundle: Bundle, bucket: Bucket, place: str) -> bool:
-    key, data = bundle.prefix + place, bundle.files[place]
+def _matches(bundle: Bundle, bucket: Bucket, path: str) -> bool:
+    key, data = bundle.prefix + path, bundle.files[path]
     if bucket.sha256(key) == hashlib.sha256(data).hexdigest():
         return True
-    if place != archive.ARCHIVE:
+    if path != archive.ARCHIVE:
         return False
     # The same archive from a machine with another zlib has other bytes: what counts is the tar inside.
     other = bucket.get(key)

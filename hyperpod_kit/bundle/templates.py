@@ -33,7 +33,7 @@ class Quoted(str):
 
 
 def systemd_quote(value: object) -> Quoted:
-    """One word of a unit's Exec line: quoted, with systemd's own specifiers (%) and variables ($) taken literally.
+    """Quote one word of a unit's Exec line, with systemd's specifiers (%) and variables ($) taken literally.
 
     Raises ValueError for control characters, which have no business in a unit.
     """
@@ -52,7 +52,7 @@ def unit_text(value: object) -> Quoted:
 
 
 def shell_quote(value: object) -> Quoted:
-    """One word of a shell script. Raises ValueError for control characters."""
+    """Quote one word of a shell script. Raises ValueError for control characters."""
     return Quoted(shlex.quote(_printable(value)))
 
 
@@ -112,4 +112,6 @@ def _unfit(char: str) -> bool:
 
 def _show(value: object) -> str:
     shown = ascii(value)
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+    if len(shown) <= 60:
+        return shown
+    return shown[:57] + "…"

@@ -43,9 +43,9 @@ def to_send(bundle: Bundle, bucket: Bucket) -> list[str]:
     difference = stored(bundle, bucket)
     if difference is None:
         return list(bundle.files)
-    _refuse_strangers(bundle, difference.removed)
+    _require_no_foreign_objects(bundle, difference.removed)
     outdated = {*difference.added, *difference.changed}
-    return [place for place in bundle.files if place in outdated]
+    return [path for path in bundle.files if path in outdated]
 
 
 def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, count: None) -> Uploaded:
@@ -56,16 +56,16 @@ def upload(bundle: Bundle, bucket: Bucket, progress: Progress = lambda what, cou
     outdated = to_send(bundle, bucket)
     present = len(bundle.files) - len(outdated)
     progress("same", present)
-    for batch in ([place for place in outdated if place not in LAST], [place for place in outdated if place in LAST]):
-        for _ in in_order(lambda place: bucket.put(bundle.prefix + place, bundle.files[place]), batch, THREADS):
+    for batch in ([path for path in outdated if path not in LAST], [path for path in outdated if path in LAST]):
+        for _ in in_order(lambda path: bucket.put(bundle.prefix + path, bundle.files[path]), batch, THREADS):
             progress("uploaded", 1)
     verified = set(matches(bundle, bucket, outdated))
     progress("verified", len(verified))
-    for place in outdated:
-        if place not in verified:
-            expected = hashlib.sha256(bundle.files[place]).hexdigest()
-            raise BundleIntegrityError(f"{bundle.source_s3_uri}{place}", expected, "something else")
-    sent_bytes = sum(len(bundle.files[place]) for place in outdated)
+    for path in outdated:
+        if path not in verified:
+            expected = hashlib.sha256(bundle.files[path]).hexdigest()
+            raise BundleIntegrityError(f"{bundle.source_s3_uri}{path}", expected, "something else")
+    sent_bytes = sum(len(bundle.files[path]) for path in outdated)
     return Uploaded(bundle.bundle_id, bundle.source_s3_uri, len(outdated), present, sent_bytes)
 
 
@@ -78,7 +78,7 @@ def require_uploaded(bundle: Bundle, bucket: Bucket) -> None:
     count = len(bundle.files)
     if difference is None:
         raise _not_uploaded(bundle, "nothing is uploaded")
-    _refuse_strangers(bundle, difference.removed)
+    _require_no_foreign_objects(bundle, difference.removed)
     if difference.added:
         missing = difference.added
         raise _not_uploaded(bundle, f"{len(missing)} of {count} files are missing, first {missing[0]}")
@@ -97,16 +97,16 @@ def _not_uploaded(bundle: Bundle, reason: str) -> BundleError:
     )
 
 
-def _refuse_strangers(bundle: Bundle, strangers: Sequence[str]) -> None:
+def _require_no_foreign_objects(bundle: Bundle, foreign: Sequence[str]) -> None:
     """Raise BundleError for objects under the prefix that are not of the bundle."""
-    if LEGACY_FILE in strangers:
+    if LEGACY_FILE in foreign:
         raise BundleError(
             f"{bundle.source_s3_uri}{LEGACY_FILE} must not be there: HyperPod refuses a cluster whose prefix holds it "
             "while the request carries SlurmConfig",
             hint=f"aws s3 rm {bundle.source_s3_uri}{LEGACY_FILE}",
         )
-    if strangers:
+    if foreign:
         raise BundleError(
-            f"{bundle.source_s3_uri} holds {len(strangers)} file(s) that are not of this bundle, first {strangers[0]}",
+            f"{bundle.source_s3_uri} holds {len(foreign)} file(s) that are not of this bundle, first {foreign[0]}",
             hint=f"aws s3 rm --recursive {bundle.source_s3_uri}, then: hyperpod-kit upload",
         )

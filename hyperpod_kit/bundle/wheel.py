@@ -78,7 +78,7 @@ def _digest_of(files: Mapping[str, bytes]) -> str:
 
 
 def _metadata(version: str) -> str:
-    """What an installer asks for; pyproject.toml says more."""
+    """Write what an installer asks for; pyproject.toml says more."""
     lines = [
         "Metadata-Version: 2.4",
         "Name: hyperpod-kit",

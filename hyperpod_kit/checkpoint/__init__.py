@@ -1,5 +1,10 @@
 """Checkpoints that stop training only for a copy in memory, and that are never restored wrong.
 
+Begin with `State`, which names what a checkpoint holds, and `Manager`, which saves and restores it in a training loop.
+`load_state` and `load_weights` read a checkpoint without a Manager. `attempts`, `newest_whole` and `newest_valid` look
+at a root from the outside, without torch. `Latest`, `EverySteps`, `EverySeconds`, `Best` and `Pinned` are the retention
+policies.
+
 `from hyperpod_kit.checkpoint import Manager, State` needs torch; `hyperpod_kit.checkpoint.repository` needs nothing.
 Names are loaded on first use, so that the torch-free part can be imported without torch.
 """

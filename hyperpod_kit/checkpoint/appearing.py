@@ -16,13 +16,13 @@ from hyperpod_kit.checkpoint.repository.store.durable import sync_folder
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
 from hyperpod_kit.untrusted.files import DIRECTORY
-from hyperpod_kit.untrusted.identity import require_ours
+from hyperpod_kit.untrusted.identity import require_user_owned
 
 
 @contextlib.contextmanager
 def appearing(target: Path) -> Iterator[Path]:
     """A path at which the block makes it; at the end of the block it is `target`. Raises UntrustedPlace, OSError."""
-    parent = walk.directory(str(target.absolute().parent))
+    parent = walk.open_directory(str(target.absolute().parent))
     room = f".{target.name}.{secrets.token_hex(4)}"
     try:
         inner = _room(room, parent, target)
@@ -50,7 +50,7 @@ def _room(name: str, parent: int, target: Path) -> int:
     os.mkdir(name, 0o700, dir_fd=parent)
     inner = os.open(name, DIRECTORY, dir_fd=parent)
     try:
-        require_ours(os.fstat(inner), str(target), inner, root_too=False)
+        require_user_owned(os.fstat(inner), str(target), inner, root_too=False)
         if os.listdir(inner):
             # Another has put a directory of this user's in its place: what it holds is not to be moved or removed.
             raise UntrustedPlace(f"{target.parent} is exchanged by another user while {target.name} is made there")

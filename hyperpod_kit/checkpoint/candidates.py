@@ -58,7 +58,7 @@ class ResumeFrom(NamedTuple):
         fresh = own is None and env.get(HPK_FRESH) == "1"
         own_root = env.get(HPK_CHECKPOINT_ROOT, "")
         is_jobs = bool(own_root) and os.path.realpath(own_root) == os.path.realpath(root)
-        why = undecided.sentence(env) if is_jobs and undecided.is_undecided(env) else ""
+        why = undecided.explain_undecided(env) if is_jobs and undecided.is_undecided(env) else ""
         return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", own, fresh, why)
 
 

@@ -7,14 +7,14 @@ from importlib import import_module
 
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import install_command, require_distribution
 
 WITH_TORCH = {
-    "bench": "hyperpod_kit.checkpoint.bench.cli",
+    "bench": "hyperpod_lab.checkpoint_bench.cli",
     "diff": "hyperpod_kit.checkpoint.diffing.command",
     "export": "hyperpod_kit.checkpoint.exporting.command",
     "import": "hyperpod_kit.checkpoint.importing.command",
-    "torture": "hyperpod_kit.checkpoint.torture.cli",
+    "torture": "hyperpod_lab.torture.cli",
 }
 """Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""
 
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
         from hyperpod_kit.checkpoint.commands import cli
 
         return cli.perform(argv, also=sorted(WITH_TORCH))
+    require_distribution(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
     try:
         module = import_module(WITH_TORCH[command])
     except ModuleNotFoundError as err:

@@ -1,4 +1,7 @@
-"""The outcome of one save, which the caller can always see."""
+"""The outcome of one save, which the caller can always see.
+
+`Manager.save` and `Manager.step` return a `Handle`; `saves` moves it forward as the agent reports.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from hyperpod_kit.checkpoint.save_schedule import Tier
 
 
 class SaveState(str, enum.Enum):
-    """How far a save is, in this order; the last four are ends."""
+    """How far a save is, in this order; the last four are ends.
+
+    `durable`: committed on the root. `skipped`: no slot was free. `failed`: see the handle's `reason`.
+    """
 
     COPYING = "copying"
     """Overlapped with training."""
@@ -42,8 +48,30 @@ _ORDER = tuple(SaveState)
 
 
 class Handle:
-    """A save: `state`, `stall_ms` (how long training stood still, the fence included), `reason` when it did not
-    become durable, `attempt` (its name on storage) when it did; `tier`: what it is for, "memory" or "storage"."""
+    """Follow one save of a `Manager`.
+
+    `Manager.save` and `Manager.step` make it; a program only reads it.
+
+    Args:
+        step: The step that was saved.
+        epoch: The number of the run's start that saves.
+        seq: The number of the save over the whole life of the root.
+        changed: Guards the handle, and is notified of every change.
+        tier: What the save is for, "memory" or "storage".
+        waiting: Called each second while `wait` waits.
+
+    Attributes:
+        stall_ms: For how many milliseconds training stood still, the fence included.
+        reason: Why the save did not become durable; None when it did, or may yet.
+        attempt: The name of the checkpoint on storage; None until the save is durable.
+
+    Example:
+        With a `manager` that has restored a `state`, and the number `step` of the step just completed:
+
+            handle = manager.save(step, state)
+            if not handle.wait("durable", timeout=60):
+                print(f"step {handle.step} is {handle.state}: {handle.reason}")
+    """
 
     def __init__(
         self,
@@ -70,20 +98,29 @@ class Handle:
 
     @property
     def state(self) -> str:
-        """A plain text: see SaveState."""
+        """How far the save is, as a plain string: see `SaveState`."""
         return self._state.value
 
     @property
     def final(self) -> bool:
-        """Nothing more will happen to this save."""
+        """Whether nothing more will happen to this save."""
         return self._state in ENDS
 
     def wait(self, level: str | None = None, timeout: float | None = None) -> bool:
-        """Wait until every rank's copy is `sealed` in memory, on the nodes' own disks (`local`), or `durable`.
+        """Wait until the save has reached a level.
 
-        `captured` is this rank's copy alone. None: `durable`, or `sealed` of a save for memory, which is so even when a
-        newer one has its place meanwhile. False when the time (seconds) is over, or as soon as it is certain that it
-        never will be; see `reason`.
+        Args:
+            level: "captured": this rank's copy is complete. "sealed": every rank's copy is in memory, with its digests.
+                "local": it is on the nodes' own disks. "durable": it is committed on storage. None: "durable", or
+                "sealed" of a save for memory, which counts even when a newer one has taken its place.
+            timeout: How many seconds to wait at most. None: without end.
+
+        Returns:
+            True when the save is at that level. False when the time is over, or as soon as it is certain that it never
+            will be: see `reason`.
+
+        Raises:
+            ValueError: `level` is none of those above.
         """
         if level is None:
             level = (SaveState.SEALED if self.tier == "memory" else SaveState.DURABLE).value
@@ -105,8 +142,14 @@ class Handle:
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` once when nothing more will happen to this save, now if that is so already.
 
-        It is called from a thread that hears of other saves only afterwards: do nothing long in it. What it raises is
-        logged.
+        Args:
+            callback: Called from the thread that receives the events of all saves, which wait for it: do nothing slow
+                in it. What it raises there is logged.
+
+        Example:
+            With a `handle`:
+
+                handle.add_done_callback(lambda save: print(save.step, save.state))
         """
         with self._changed:
             if not self.final:
@@ -115,12 +158,21 @@ class Handle:
         callback(self)
 
     def take_callbacks(self) -> list[Callable[[Handle], object]]:
-        """Who is to be called now that this save has had its end."""
+        """Take the callbacks that are due now that this save has ended.
+
+        Returns:
+            The callbacks; the handle has none of them any more.
+        """
         found, self._callbacks = self._callbacks, []
         return found
 
     def become(self, state: SaveState, reason: str | None = None) -> None:
-        """Called by the manager with the condition held; a save only moves forward, and an end is never left."""
+        """Move the save forward, with the condition held; it never moves back, and never leaves an end.
+
+        Args:
+            state: The state to enter.
+            reason: Why, for `reason`; None where there is nothing to say.
+        """
         if not self.final and _ORDER.index(state) > _ORDER.index(self._state):
             self._state = state
             self._was_sealed = self._was_sealed or state is SaveState.SEALED

@@ -8,7 +8,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, S
 from hyperpod_kit.checkpoint.comparing import Comparing
 from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.saves import Saves
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 
 
 class Hearing(NamedTuple):
@@ -17,7 +17,7 @@ class Hearing(NamedTuple):
     incarnation: str
     saves: Saves
     comparing: Comparing
-    progress: Teller
+    progress: ProgressWriter
     own_policy: OwnPolicy
 
     def hear(self, event: AgentEvent) -> TensorDigests | None:

@@ -1,4 +1,7 @@
-"""Read a checkpoint into a state without a Manager: no agent, no epoch, and nothing written but a lease meanwhile."""
+"""Read a checkpoint into a state without a Manager: no agent, no epoch, and nothing written but a lease meanwhile.
+
+Evaluations and conversions call `load_state`; `weights` reads through it too.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,38 @@ def load_state(
     process_group: dist.ProcessGroup | None = None,
     progress: Hear | None = None,
 ) -> Restored:
-    """Bring `state` to a committed checkpoint of `root`: the newest that all ranks can prove, or `attempt`, no other.
+    """Restore `state` from a committed checkpoint of `root`, without a Manager.
 
-    For an evaluation, a conversion, the best model of a run: `State(model, rng=False)` reads the weights alone. The run
-    that writes to the root may go on meanwhile. All ranks call it, and all get the same.
-    `progress`: see Manager.restore.
-    Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint, DigestUnavailable, StorageUnreadable,
-    CheckpointError when the state does not fit or `attempt` is damaged.
+    This is for an evaluation, a conversion, the best model of a run: `State(model, rng=False)` reads the weights alone.
+    The run that writes to the root may continue in the meantime. All ranks call it, and all get the same.
+
+    Args:
+        root: A directory, or `s3://BUCKET/PREFIX`.
+        state: The objects to fill in place.
+        attempt: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one and no other. None: the
+            newest one that all ranks can prove.
+        process_group: The ranks that take part. None: all ranks, or this process alone where torch.distributed is not
+            initialized.
+        progress: See `Manager.restore`.
+
+    Returns:
+        What was restored.
+
+    Raises:
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; with `attempt` this
+            one.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
+        CheckpointError: The state does not fit, `attempt` is not there, or the root cannot be read.
+
+    Example:
+        With a `model` and the `root` of a run that has saved it:
+
+            from hyperpod_kit.checkpoint import State, load_state
+
+            result = load_state(root, State(model, rng=False))
+            print(f"evaluating step {result.step}")
     """
     where = os.fspath(root)
     store = open_store(os.path.abspath(where) if is_path(where) else where)

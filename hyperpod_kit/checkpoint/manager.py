@@ -1,4 +1,9 @@
-"""Save and restore, from the training loop's side."""
+"""Save and restore, from the training loop's side.
+
+A training program makes one `Manager` per rank and calls its `restore`, `step` or `save`, and `close`. They delegate to
+`startup` (what the ranks agree on), `earlier_captures` (what can be restored), `staging` (the copy) and `saves` (the
+handles).
+"""
 
 from __future__ import annotations
 
@@ -49,7 +54,7 @@ from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
 
 _REST_SECONDS = 30.0
@@ -59,27 +64,76 @@ _SLOTS = 2
 
 
 class Manager:
-    """The checkpoints of one run under `root`; made by every rank, after init_process_group if there is one.
+    """Save and restore the checkpoints of one run.
 
-    `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit into
-    shared memory per rank (default: 2, or 3 with `storage_every`). With `overlap` a save returns while threads still
-    copy, and every optimizer of the state waits for them before its step. `every` is the schedule of `step`: steps, or
-    a time; with `storage_every`, another such, only the saves that are due by that one go to storage, and the others
-    stay in memory. `keep` says which checkpoints stay on storage, None: all of them; a class of your own that derives
-    `Policy` is asked in rank 0's process. `local` is a directory on the node's own disk, `rate_limit` bytes a second of
-    writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where `on_busy`
-    is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it costs
-    reading all of it once. None: the rank that writes a tensor is believed. `algorithm` is the digest of the shards,
-    see `repository.digest`. `max_lost`: after so many saves in a row that failed or were dropped, the next `save` or
-    `step` raises; None: it never does (the warnings stay). Saves that were skipped since earlier ones are on their way
-    do not count for it. `partners`: each capture is copied to another node's memory, from which the ranks of a lost
-    node go on. `save_on_signal`: SIGUSR1 or SIGTERM to any rank makes `step` save on all of them, wait until that is
-    durable and end the process with 75, with which `hyperpod-kit job run` starts the job again; made in the main thread
-    then, and what heard these signals before hears them after `close`. Without it they do what they did.
+    Every rank makes one, after `init_process_group` if there is one: the constructor is a collective. It starts an
+    agent, a process beside this one that brings the saves to storage and outlives the trainer. Only the process that
+    made a Manager may use it, only one of its threads at a time may save or restore, and it can have only one open
+    Manager of a root.
 
-    `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
-    the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.
-    Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
+    `with Manager(root) as manager:` closes the Manager at the end of the block and raises CheckpointError when the
+    newest save is not durable. When the block raises, it waits for nothing: the agent continues alone, as after the
+    death of the process. SystemExit closes the Manager and passes.
+
+    Where the root cannot be written, the constructor warns (RuntimeWarning): what is there can be restored, and each
+    save tries once more to claim the root, in a collective.
+
+    Args:
+        root: Where the run's checkpoints lie: a directory that all ranks share, or `s3://BUCKET/PREFIX`.
+        run: The name of the run. None: the name that the root already has, else the last component of `root`.
+        slots: How many copies of the state fit into shared memory per rank, at least 2. None: 2, or 3 with
+            `storage_every`.
+        overlap: Whether a save returns while threads still copy; every optimizer of the state then waits for them
+            before its step. See `fence` for other code that changes the weights.
+        every: The schedule of `step`: a number of steps, or a time, both above 0. None: `step` cannot be called.
+        storage_every: Another such schedule, for which `every` is needed too, and of two numbers of steps not the
+            smaller one: only the saves that are due by it go to storage, and the others stay in memory. None: all go to
+            storage.
+        keep: The retention policy: which checkpoints stay on storage. Default: the newest 3. None: all of them. A class
+            of your own that derives `Policy` is called in rank 0's process.
+        local: A directory on the node's own disk that holds copies of the saves, to restore from. None: no such copies.
+        rate_limit: How many bytes a second each rank's agent writes to storage at most while training continues. None:
+            no limit.
+        compare: At every how many saves replicas are compared, besides the first one and those with `on_busy="wait"`:
+            the ranks digest what they hold together with others, and a save whose ranks differ is refused. That costs
+            reading all of it once. None: nothing is compared, and what the writing rank holds counts. Default: 10.
+        process_group: The ranks of the run. None: all ranks, or this process alone where torch.distributed is not
+            initialized.
+        algorithm: The digest of the shards, `"xxh3"` or `"blake2b"`, see `repository.digest`. None: the one that
+            HPK_DIGEST names, else the fastest one that all ranks can compute.
+        max_lost: After so many saves in a row that failed or were dropped, at least 1, the next `save` or `step`
+            raises. Saves that were skipped because earlier ones are still on their way do not count. None: it never
+            raises for that, and only warns. Default: 10.
+        partners: Whether each copy in memory is also sent to another node's memory, from which the ranks of a lost node
+            resume.
+        save_on_signal: Whether SIGUSR1 or SIGTERM to any rank makes `step` save on all ranks, wait until that save is
+            durable and end the process with exit code 75, with which `hyperpod-kit job run` starts the job again. The
+            Manager must then be made in the main thread; `close` restores the handlers from before (after such a signal
+            it leaves both ignored). False: the signals do what they did.
+
+    Raises:
+        RunIsOwned: The root belongs to another run or to a live start of this one, or this process has an open Manager
+            of it. On all ranks.
+        CheckpointError: The root or shared memory cannot be used, or can never hold two checkpoints while `keep` keeps
+            one; an agent does not start; the ranks run several releases. The same on all ranks.
+        DigestUnavailable: `algorithm` cannot be computed here.
+        OSError: The agent, or its directory in shared memory, cannot be made. The same on all ranks.
+        ValueError: An argument is out of its range, or `save_on_signal` was given outside of the main thread.
+
+    Example:
+        import torch
+        from hyperpod_kit.checkpoint import Manager, State
+
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        state = State(model, optimizer)
+        with Manager("/tmp/run", every=100) as manager:
+            for step in range(manager.restore(state).next_step, 250):
+                model(torch.randn(8, 4)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                manager.step(step, state)
+            manager.save(249, state, on_busy="wait")
     """
 
     @ambient.without_modes_around
@@ -108,7 +162,7 @@ class Manager:
         self._ranks = Ranks(process_group)
         warned = Warned(self._ranks, wanted=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
-        self._progress = Teller(waited=data_wait.LOOP.read)
+        self._progress = ProgressWriter(waited=data_wait.LOOP.read)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
         self._caller = OneCaller()
         self._closed: bool | None = None
@@ -155,7 +209,7 @@ class Manager:
 
     @property
     def root(self) -> str:
-        """Where the checkpoints lie."""
+        """The directory, as an absolute path, or the `s3://` prefix that the checkpoints lie in."""
         return self._start.root
 
     @property
@@ -165,56 +219,68 @@ class Manager:
 
     @property
     def ranks(self) -> Ranks:
-        """This process among the ranks of the run."""
+        """The ranks of the run, and which of them this process is."""
         return self._ranks
 
     @property
     def algorithm(self) -> str:
-        """The digest of the shards."""
+        """The digest of the shards, the same on all ranks."""
         return self._start.algorithm
 
     @property
     def epoch(self) -> int:
-        """The number of this start below the root."""
+        """The number of this start below the root: greater than that of any start before it."""
         return self._numbering.epoch
 
     # --- restore ------------------------------------------------------------------------------------------------
 
     def restore(self, state: State, *, attempt: str | None = None, progress: Hear | None = None) -> Restored | Fresh:
-        """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
+        """Restore `state` from the newest checkpoint that all ranks can prove.
 
-        All ranks call it, and all get the same.
+        All ranks call it, and all get the same. A checkpoint is read from memory where it is there, else from `local`,
+        else from storage, and each byte is compared with its digest.
 
-        HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
-        newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`) or this very attempt of the job
-        (HPK_ATTEMPT) has committed a newer one; `none` means that nothing was found. Fresh only when nothing was ever
-        committed, which the manifests and all other records of a commit have to agree on, or when a person said so
-        (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored). What is newer and cannot be
-        restored by these ranks (it was never committed and other ranks captured it, or one has lost its part) is named
-        in `rejected`.
+        HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the checkpoint to try first, unless memory has a
+        newer one or this very attempt of the job (HPK_ATTEMPT) has committed a newer one; `none` means that nothing was
+        found. HPK_RESUME_MEMORY=0 restores from storage only, neither from memory nor from `local`.
+
+        A checkpoint that is newer and cannot be restored by these ranks (it was never committed and other ranks
+        captured it, or one has lost its part) is named in `rejected` of the result.
 
         Args:
-            state: What to fill.
+            state: The objects to fill in place.
             attempt: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is restored
-                and no other, whatever HPK_RESUME_FROM says. The saves that follow are newer than all that is there.
-                Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that
-                passes the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all
-                starts to come. Also in the midst of training, to go back from a loss that is nan.
+                and no other, whatever HPK_RESUME_FROM names. The saves that follow are newer than all that is there.
+                Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that passes
+                the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all starts to
+                come. It may be given in the midst of training too, to go back from a loss that is nan. None: the newest
+                checkpoint.
             progress: Called with a `RestoreProgress` of this rank, about every half second from a thread that reads,
-                and at the end.
+                and at the end. None: no call.
 
         Returns:
-            What was restored, or `Fresh`; never `Fresh` with `attempt`.
+            What was restored; or `Fresh`, never with `attempt`, and only when nothing was ever committed, which the
+            manifests and all other records of a commit have to agree on, or when a person asked to begin anew
+            (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored).
 
         Raises:
-            NoValidCheckpoint: With a reason for each candidate that is damaged or lost.
+            NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; `reasons` has
+                one for each candidate that is damaged or lost.
             DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-            StorageUnreadable: An I/O error that lasts is no reason to go back.
-            StateNotSerializable: For a value that no checkpoint can hold; one that an optimizer makes: in its first
-                step.
+            StorageUnreadable: The newest checkpoint cannot be read from storage: an I/O error that lasts is no reason
+                to go back to an older one.
+            StateNotSerializable: A value of the state is one that no checkpoint can hold. For one that an optimizer
+                makes: in its first step.
+            NotEnoughSharedMemory: The shared memory of a node can never hold the slots of its ranks.
             CheckpointError: The state does not fit, `attempt` is not there or ranks name different ones, a loader of
-                the state was iterated before the first restore, another thread saves, or Slurm started this step
-                without a decision that `HPK_CHECKPOINT_ROOT` asks for.
+                the state was iterated before the first restore, another thread saves or restores, the Manager is closed
+                or of another process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
+
+        Example:
+            With a `manager` and a `state`:
+
+                result = manager.restore(state)
+                print(f"training begins at step {result.next_step}, after {result.seconds:.1f} s")
         """
         self._mine()
         with self._caller.alone("restore"), ambient.without_modes():
@@ -248,11 +314,31 @@ class Manager:
 
     @ambient.without_modes_around
     def peek(self, attempt: str | None = None) -> Peeked | None:
-        """What the newest checkpoint, or `attempt`, says beside its tensors, before there is a state; None when nothing
-        was ever committed. Changes nothing, and costs no tier of the `restore` that follows.
+        """Read what a checkpoint holds beside its tensors, before there is a state to restore.
 
-        Only the beginning of the checkpoint is proved: compare its `attempt` with what `restore` returns. Raises as
-        `restore` does. All ranks call it, before `restore`, and all get the same.
+        All ranks call it, before `restore`, and all get the same. It changes nothing, and costs no tier of the
+        `restore` that follows. Only the beginning of the checkpoint is proved: compare the result's `attempt` with what
+        `restore` returns.
+
+        Args:
+            attempt: The name of a checkpoint: this one and no other. None: the newest one.
+
+        Returns:
+            What rank 0 saved besides its tensors; None when nothing was ever committed, or when HPK_FRESH=1 begins the
+            run anew.
+
+        Raises:
+            NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+            DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+            StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
+            CheckpointError: `attempt` is not there, ranks name different ones, the Manager is closed or of another
+                process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
+
+        Example:
+            With a `manager`:
+
+                peeked = manager.peek()
+                tokens = peeked.extra.get("tokens", 0) if peeked else 0
         """
         self._mine()
         return self._earlier.peek(attempt)
@@ -281,15 +367,35 @@ class Manager:
 
     @property
     def skipped(self) -> int:
-        """How many saves found no free slot."""
+        """How many saves of this Manager found no free slot."""
         return self._saves.skipped
 
     def step(self, step: int, state: State, *, metrics: Mapping[str, Any] | None = None) -> Handle | None:
-        """Save if it is time to, by `every`; None when it is not. Every rank calls it after each step.
+        """Save if a save is due by the schedule `every`; every rank calls it after each step.
 
-        When saves cannot reach storage it is time at once, and raises as `save` does: a step is not trained unprotected
-        until the schedule says so. `hyperpod-kit job status` knows from it how far a rank came.
-        Raises SystemExit(75) after a signal, see `save_on_signal`.
+        When saves cannot reach storage it saves at once, and raises as `save` does: no step is trained unprotected
+        until a save is due. `hyperpod-kit job status` shows from it how far each rank is.
+
+        Args:
+            step: The number of the step just completed, from 0: an integer of any type.
+            state: The objects to save.
+            metrics: Kept with the checkpoint, see `save`.
+
+        Returns:
+            The save; None when none was due.
+
+        Raises:
+            SystemExit: With code 75, after a signal: see `save_on_signal`.
+            ValueError: The Manager has no `every`, or `step` is below 0.
+            TypeError: `step` is no integer, or a metric no real number.
+            CheckpointError: As `save`, with the same subclasses.
+
+        Example:
+            With a `manager` that was made with `every=100`, a `state` and a function `train_step`:
+
+                for step in range(manager.restore(state).next_step, 250):
+                    loss = train_step()
+                    manager.step(step, state, metrics={"loss": loss})
         """
         self._mine()
         step = arguments.step_of(step)
@@ -305,9 +411,29 @@ class Manager:
         return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
-        """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
-        jobs that do not move know from it how far this rank came. False when saves cannot reach storage: save at once,
-        which raises, with the state in memory. After it `ending` says whether to save and end.
+        """Report that `step` is completed, in a loop that decides itself when to save.
+
+        Call it after each step, on every rank: `hyperpod-kit job status` and the watch for jobs that hang take from it
+        how far this rank is. Read `ending` after it: whether to save and end.
+
+        Args:
+            step: The number of the step just completed, from 0: an integer of any type.
+
+        Returns:
+            False when saves cannot reach storage: save at once, which raises, with the state in memory. True otherwise.
+
+        Raises:
+            TypeError: `step` is no integer.
+            ValueError: `step` is below 0.
+            CheckpointError: The Manager is closed or of another process.
+
+        Example:
+            With a `manager`, a `state`, and functions `train_step` and `is_due` of your own:
+
+                for step in range(manager.restore(state).next_step, 250):
+                    train_step()
+                    if not manager.reached(step) or is_due(step):
+                        manager.save(step, state)
         """
         self._mine()
         self._progress.reached(arguments.step_of(step))
@@ -316,15 +442,31 @@ class Manager:
         return self._saves.trouble is None
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """`with manager.evaluation():` around an evaluation between two steps: the watch for jobs that hang gives it
-        more time than a step, and does not count it as one."""
+        """Mark an evaluation between two steps: the watch for jobs that hang gives it more time than a step.
+
+        It does not count as a step.
+
+        Returns:
+            A context manager around the evaluation.
+
+        Raises:
+            CheckpointError: The Manager is closed or of another process.
+
+        Example:
+            With a `manager` and a function `evaluate`:
+
+                with manager.evaluation():
+                    loss = evaluate()
+        """
         self._mine()
         return self._progress.phase(Phase.EVALUATION)
 
     @property
     def ending(self) -> bool:
-        """With `save_on_signal`: whether a signal had come to any rank by the last `reached`. The same on all ranks:
-        save with on_busy="wait", close, and end with exit code 75."""
+        """Whether a signal has come to any rank by the last call of `reached`, with `save_on_signal`.
+
+        It is the same on all ranks. When it is True, save with `on_busy="wait"`, close, and end with exit code 75.
+        """
         return self._cadences.warned.found
 
     def save(
@@ -336,22 +478,44 @@ class Manager:
         metrics: Mapping[str, Any] | None = None,
         tier: save_schedule.Tier = "storage",
     ) -> Handle:
-        """Copy the state into shared memory and return; all the rest happens behind training's back.
+        """Copy the state into shared memory and return; everything else happens while training continues.
 
-        `step` is the step just completed, an integer of any type. Every rank calls it for the same steps, with the same
-        `on_busy` and `tier`. With the tier "memory" it stays there, sealed and restored as others, until a newer save
-        is in memory on all ranks; the newest is brought to storage when a trainer ends or dies, by `close`, and on
-        SIGTERM and SIGUSR1. There is no collective and no waiting for storage here, unless the root could not be
-        written when the run started: then each save asks once more. When no slot is free, the handle says `skipped` and
-        training goes on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with
-        "replace" an older save that is whole in memory, but not yet being written to storage, is dropped for this one.
-        `metrics` are kept with the checkpoint: real numbers of any type, nan and infinities too. Saves that came to
-        nothing meanwhile are warned about.
-        Raises TypeError for another step or metric, StateNotSerializable (a value that is neither a tensor nor typed
-        JSON), NotEnoughSharedMemory, RunIsOwned when a newer start has taken the root (on all ranks, from the save on
-        that found it), CheckpointError when a checkpoint is there that was not restored, and when saves cannot reach
-        storage (the agent has ended or stands still, `max_lost` saves in a row came to nothing): the state is then in
-        memory where a slot was free, and a new start takes it from there.
+        Every rank calls it for the same steps, with the same `on_busy` and `tier`. It needs no collective (but for
+        FSDP1 and `State(full=True)`) and does not wait for storage, unless the root could not be written when the run
+        started: then each save tries that once more. It warns (RuntimeWarning) of saves that were lost in the meantime.
+
+        Args:
+            step: The number of the step just completed, from 0: an integer of any type.
+            state: The objects to save.
+            on_busy: What to do when no slot is free. "skip": the handle becomes `skipped`, and training continues.
+                "wait" (for a last save): wait for a slot, and compare (see `compare`). "replace": drop an older save
+                that is complete in memory, but not yet being written to storage, for this one.
+            metrics: Kept with the checkpoint: real numbers of any type by name, nan and infinities too. The policy
+                `Best` reads them.
+            tier: "storage": through memory to the root. "memory": the save stays in memory, sealed and restored as
+                others, until a newer one is in memory on all ranks; the newest is brought to storage when a trainer
+                ends or dies, by `close`, and on SIGTERM and SIGUSR1.
+
+        Returns:
+            The save, to follow or to wait for.
+
+        Raises:
+            TypeError: `step` is no integer, the name of a metric is no string, or its value is no real number.
+            ValueError: `step` is below 0, or `on_busy` or `tier` is none of those above.
+            StateNotSerializable: A value is neither a tensor nor typed JSON.
+            NotEnoughSharedMemory: A slot for the state does not fit into shared memory.
+            RunIsOwned: A newer start has taken the root; on all ranks, from the save on that found it.
+            CheckpointError: The root holds a checkpoint and nothing was restored; another thread saves or restores; the
+                Manager is closed or of another process; or saves cannot reach storage (the agent has ended or stands
+                still, or `max_lost` saves in a row were lost): the state is then in memory where a slot was free, and a
+                new start takes it from there.
+
+        Example:
+            With a `manager` that has restored a `state`, and the number `step` of the step just completed:
+
+                handle = manager.save(step, state, metrics={"val_loss": 2.5})
+                print(f"training stood still for {handle.stall_ms:.1f} ms")
+                handle.wait("durable", timeout=60)
         """
         self._mine()
         step = arguments.step_of(step)
@@ -397,8 +561,19 @@ class Manager:
             return handle
 
     def fence(self) -> None:
-        """Wait until the weights may change: what an overlapped save still reads is copied. An optimizer of the state
-        calls it before its step; call it before changing the weights in another way."""
+        """Wait until the weights may change: until everything that an overlapped save still reads is copied.
+
+        An optimizer of the state calls it before its step. Call it before you change the weights in another way.
+
+        Example:
+            With a `model` and a `manager` that was made with `overlap=True`:
+
+                import torch
+
+                manager.fence()
+                with torch.no_grad():
+                    model.weight.clamp_(-1, 1)
+        """
         self._staging.fence.wait()
 
     def _mine(self) -> None:
@@ -414,12 +589,27 @@ class Manager:
     # --- end ----------------------------------------------------------------------------------------------------
 
     def close(self, drain: float | None = None) -> bool:
-        """End normally: wait until every save is durable and the agent has cleaned up, as long as bytes move, or for
-        `drain` seconds at most.
+        """Wait until every save is durable and the agent has cleaned up, and end the Manager.
 
-        True when the newest save that was asked for is durable, or none was asked for. False when it was skipped,
-        dropped or failed, when the time was not enough or storage hangs (the agent then goes on alone), or when the
-        agent died.
+        Called again it returns the same.
+
+        Args:
+            drain: How many seconds to wait at most. None: as long as bytes move.
+
+        Returns:
+            True when the newest save that was asked for is durable, or when none was asked for. False when it was
+            skipped, dropped or failed, when the time was not enough or storage hangs (the agent then continues alone),
+            or when the agent died.
+
+        Raises:
+            CheckpointError: The Manager is of another process.
+
+        Example:
+            With a `manager` that has restored a `state`, and the number `step` of the step just completed:
+
+                manager.save(step, state)
+                if not manager.close(drain=60):
+                    print("the newest save is not on storage")
         """
         if self._closed is not None and self._caller.is_here:
             return self._closed
@@ -482,16 +672,16 @@ class Manager:
             opened.forget(self)
 
     def rest(self) -> None:
-        """Let no thread of this Manager be inside torch any more; called before the interpreter ends."""
+        """Stop this Manager's threads from running inside torch; called before the interpreter ends."""
         self._staging.rest(_REST_SECONDS)
         if self.protects and not self._saves.all_safe:
             log.warning("no close(): %r; the agent (pid %d) goes on alone", self._saves.newest, self._agent.pid)
 
     @property
     def protects(self) -> bool:
-        """Whether saves still go anywhere: the agent has not ended."""
+        """Whether saves can still reach storage: the Manager is open and its agent has not ended."""
         return self._closed is None and self._saves.agent_error is None
 
     def leave_to_parent(self) -> None:
-        """This process was forked from the Manager's: the agent must not take it for the trainer."""
+        """Close what a forked child has inherited, so that the agent does not take it for the trainer."""
         self._agent.leave_to_parent()

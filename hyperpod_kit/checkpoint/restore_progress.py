@@ -1,4 +1,7 @@
-"""How far the reading of a checkpoint has come: logged now and then, and told to who asked for it."""
+"""How far the reading of a checkpoint is: logged now and then, and given to a caller's function.
+
+`Manager.restore` and `load_state` take such a function as `progress`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,24 @@ log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
 class RestoreProgress(NamedTuple):
-    """Of this rank: `done` of the `whole` bytes of `attempt` that it reads are proved and where they belong.
+    """How far this rank is with reading a checkpoint.
 
-    What other ranks read for this one is not counted. It begins anew with each tier and each attempt that is tried.
+    What other ranks read for this one is not counted. It begins anew with each tier and each checkpoint that is tried.
+
+    Attributes:
+        attempt: The name of the checkpoint.
+        done: How many bytes are proved and in their place.
+        whole: How many bytes this rank reads.
+
+    Example:
+        With a `manager` and a `state`:
+
+            from hyperpod_kit.checkpoint import RestoreProgress
+
+            def show(progress: RestoreProgress) -> None:
+                print(f"{progress.attempt}: {progress.done} of {progress.whole} bytes")
+
+            manager.restore(state, progress=show)
     """
 
     attempt: str

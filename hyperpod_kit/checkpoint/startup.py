@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_ATTEMPT_KEY
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from hyperpod_kit.system import process
-from hyperpod_kit.untrusted import listening, proof
+from hyperpod_kit.untrusted import listening, message_auth
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StartIdentity:
     token: str
     algorithm: str
     hosts: tuple[str, ...]
-    owner: tuple[int, int] = field(default_factory=lambda: process.myself())
+    owner: tuple[int, int] = field(default_factory=lambda: process.this_process())
     job: dict[str, Any] = field(
         default_factory=lambda: {
             key: os.environ[name]
@@ -83,7 +83,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
             [name for name, ok in digest.available().items() if ok],
             problem,
             handshake.PROTOCOL,
-            proof.proof(key, "which attempt") if key else "",
+            message_auth.proof(key, "which attempt") if key else "",
         )
     )
     problem = first_problem([found for _, _, found, _, _ in seen])
@@ -107,7 +107,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
         raise CheckpointError("the ranks' agents are of several releases of hyperpod-kit: all ranks of a run need one")
     if key and len({attempt for *_, attempt in seen}) == 1:
         # The token passed through gloo, where others may listen; the attempt's key did not.
-        token = proof.derived(key, "agents", token).hex()
+        token = message_auth.derive_key(key, "agents", token).hex()
     return StartIdentity(
         where, identities.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, *_ in seen)
     )
@@ -243,4 +243,4 @@ def _spread(hosts: Sequence[str]) -> bool:
 def addresses(hosts: Sequence[str]) -> list[str]:
     """Where an agent of this machine listens, and those of the others may reach it, best first."""
     here = socket.gethostname()
-    return listening.own_addresses(here, sorted(set(hosts) - {here})) if _spread(hosts) else ["127.0.0.1"]
+    return listening.local_addresses(here, sorted(set(hosts) - {here})) if _spread(hosts) else ["127.0.0.1"]

@@ -1,4 +1,7 @@
-"""What a checkpoint holds: model, optimizer, other objects with a state_dict, and the trainer's own values."""
+"""What a checkpoint holds: model, optimizer, other objects with a state_dict, and the trainer's own values.
+
+A program makes a `State` and passes it to `Manager`; the Manager and a restore call `tensors`, `targets` and `adopt`.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,41 @@ class _Apart(NamedTuple):
 class State:
     """The objects to save and to restore in place.
 
-    The model may be plain, under DDP, FSDP2 (`fully_shard`), HSDP, tensor parallel, or FSDP1. `extra` is a dict of
-    numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own. A restore replaces what is in it, and
-    fills the tensors that are there in place. Other keyword arguments are objects with `state_dict` and
-    `load_state_dict`: modules and optimizers (an average of the weights, a second optimizer) are shared by the ranks
-    like the model, all others (a scheduler, a loader) are each rank's own. Random number generators are included unless
-    `rng=False`. With `full=True` rank 0 saves whole tensors, gathered by a collective in each save; of a sharded model
-    such a checkpoint is restored from storage only. With `frozen=False` the model's parameters that require no gradient
-    are left out, and must come from elsewhere: the base of an adapter. What plain tensors of one name hold is taken to
-    be the same on all ranks, and is compared (Manager's `compare`); `own` names the tensors that each rank has for
-    itself: names as the checkpoint has them, with wildcards (`model.experts.*`), or modules, parameters and optimizers.
-    A rank that the saving run did not have gets rank 0's.
-    Raises TypeError for an argument that is of none of these kinds, ValueError for an `own` that is not in the state.
+    What plain tensors of one name hold is taken to be the same on all ranks, and is compared (see `compare` of
+    Manager), except for what `own` names. What each rank has for itself, a rank that the saving run did not have gets
+    from rank 0.
+
+    Args:
+        model: The module: plain, under DDP, FSDP2 (`fully_shard`), HSDP, tensor parallel, or FSDP1. None: no model.
+        optimizer: The model's optimizer. None: no optimizer.
+        extra: A dict of numbers, strings, bytes, lists, tuples, dicts and tensors, each rank its own. A restore
+            replaces what is in it, and fills the tensors that are there in place. None: an empty one, as the attribute
+            `extra`.
+        rng: Whether the random number generators are part of it: torch's (CPU, and CUDA where it is in use), Python's,
+            and numpy's where it is imported. Default: yes.
+        full: Whether rank 0 saves whole tensors, gathered by a collective in each save; of a sharded model such a
+            checkpoint is restored from storage only. False: each rank saves its part.
+        frozen: Whether the model's parameters that require no gradient are saved. False: they are left out, and must
+            come from elsewhere: the base of an adapter.
+        own: The tensors that each rank has for itself: names as the checkpoint has them, with wildcards
+            (`model.experts.*`), or modules, parameters and optimizers.
+        **objects: Other objects with `state_dict` and `load_state_dict`, by names of your choice: modules and
+            optimizers (an average of the weights, a second optimizer) are shared by the ranks like the model, all
+            others (a scheduler, a loader) are each rank's own.
+
+    Raises:
+        TypeError: An argument is of none of these kinds.
+        ValueError: `own` names what is not in the state.
+
+    Example:
+        import torch
+        from hyperpod_kit.checkpoint import State
+
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
+        state = State(model, optimizer, schedule=schedule, extra={"tokens": 0})
+        state.extra["tokens"] += 4096
     """
 
     def __init__(
@@ -90,21 +116,24 @@ class State:
 
     @property
     def objects(self) -> dict[str, Any]:
-        """Those that were given, and what DDP's communication hooks keep."""
+        """The objects that were given by name, and those that DDP's communication hooks keep."""
         return self._objects.everything()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """All optimizers of this state that can be hooked: the points at which the weights change."""
+        """The optimizers of this state that take hooks on their step, at which the weights change."""
         # What is no Optimizer and drives one may change the weights before that one's hooks hear of the step.
         things = [thing for thing in self._optimizers().values() if isinstance(thing, torch.optim.Optimizer)]
         found = [optimizer.stepper(thing) for thing in things]
         return [thing for thing in found if thing is not None]
 
     def when_complete(self, then: Callable[[State], None]) -> None:
-        """Call `then(self)` as soon as every tensor is there: now, or after the step that makes the optimizer's state.
+        """Call `then(self)` as soon as every tensor exists: now, or after the step that makes the optimizer's state.
 
-        Not at all where `tensors` is a collective (FSDP1, `full`): ranks need not get here together.
+        It is not called at all where `tensors` is a collective (FSDP1, `full`): ranks need not get here together.
+
+        Args:
+            then: Called once, with this state.
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
@@ -129,10 +158,16 @@ class State:
     # --- saving -------------------------------------------------------------------------------------------------
 
     def check(self, ranks: Ranks) -> None:
-        """Raises StateNotSerializable for what no checkpoint can hold, before there is a save. No collective.
+        """Check before there is a save that a checkpoint can hold this state. No collective.
 
-        Objects that can be iterated are not asked yet: the state_dict of a loader starts its workers. Of FSDP1 the
-        model and the optimizer are torch's own dicts.
+        Objects that can be iterated are left out: the `state_dict` of a loader starts its workers. So are the model and
+        the optimizer of FSDP1, which are torch's own dicts. It warns (RuntimeWarning) of a module that saves nothing.
+
+        Args:
+            ranks: The ranks of the run.
+
+        Raises:
+            StateNotSerializable: A value is one that no checkpoint can hold.
         """
         known = Known() if self.full else self._known
         collector = Collector(ranks, known, full=self.full, gather=False, owned=self._owned)
@@ -145,9 +180,18 @@ class State:
                 _warn_of_nothing(name, thing)
 
     def tensors(self, ranks: Ranks) -> StateTensors:
-        """This rank's state as live tensors and JSON. Raises StateNotSerializable.
+        """Collect this rank's state as live tensors and JSON.
 
         No collective, except for FSDP1 (torch gathers its state dict) and with `full=True`.
+
+        Args:
+            ranks: The ranks of the run.
+
+        Returns:
+            The tensors, and the tree of everything else.
+
+        Raises:
+            StateNotSerializable: A value is one that no checkpoint can hold.
         """
         collector = Collector(ranks, self._known, full=self.full, owned=self._owned)
         tree = self._shared(collector)
@@ -199,12 +243,21 @@ class State:
     # --- restoring ----------------------------------------------------------------------------------------------
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
-        """The live tensors that a restore of `tree` fills in place: model, optimizer, whose state is made first, and
-        what `extra` holds.
+        """Collect the live tensors that a restore of `tree` fills in place.
 
-        Tensors of `tree` without a target (`codec.tensor_names` less the pieces' names) are given to `adopt`.
-        Raises CheckpointError when the state does not fit, with its missing and unexpected names. Call `withdraw` when
-        nothing comes of it.
+        They are those of the model, of the optimizer, whose state is made first, and of `extra`. Tensors of `tree`
+        without a target (`codec.tensor_names` less the pieces' names) are given to `adopt`. Call `withdraw` when
+        nothing comes of the restore.
+
+        Args:
+            ranks: The ranks of the run.
+            tree: What the checkpoint holds beside the bytes of tensors.
+
+        Returns:
+            The tensors to fill, under the names that the checkpoint has for them.
+
+        Raises:
+            CheckpointError: The state does not fit; it has the missing and the unexpected names.
         """
         self._check(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
@@ -252,7 +305,14 @@ class State:
         return replace(tensors, pieces=pieces, absent=absent)
 
     def wants(self, tree: Mapping[str, Any]) -> set[str]:
-        """The names of all tensors of `tree` that are filled or given to `adopt`: the others need not be read."""
+        """Name the tensors of `tree` that are filled or given to `adopt`; the others need not be read.
+
+        Args:
+            tree: What the checkpoint holds beside the bytes of tensors.
+
+        Returns:
+            The names.
+        """
         mine = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
         mine.update((f"objects.{name}", thing) for name, thing in self.objects.items())
         return {
@@ -260,8 +320,19 @@ class State:
         }
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
-        """What this rank holds of what ranks share, and where an optimizer's parameters are, whose state may have yet
-        to be made. {} where a walk is a collective. Raises StateNotSerializable."""
+        """Name the tensors that this rank holds of what ranks share, and their layouts.
+
+        Of an optimizer, whose state may have yet to be made, it is where the parameters are.
+
+        Args:
+            ranks: The ranks of the run.
+
+        Returns:
+            Name and layout of each; nothing where a walk is a collective (FSDP1, `full`).
+
+        Raises:
+            StateNotSerializable: A value is one that no checkpoint can hold.
+        """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
         collector = Collector(ranks, Known(), owned=self._owned)
@@ -284,7 +355,7 @@ class State:
         return found
 
     def forget(self) -> None:
-        """Who holds what has changed, so nothing of an earlier walk holds."""
+        """Forget earlier walks, because which rank holds what has changed."""
         self._known = Known()
 
     def _check(self, tree: Mapping[str, Any]) -> None:
@@ -312,15 +383,18 @@ class State:
                 warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def withdraw(self) -> None:
-        """Nothing was restored: the state that `targets` made for optimizers goes again."""
+        """Remove the state that `targets` made for optimizers, because nothing was restored."""
         self._filling.withdraw()
         self._filling, self._sharded1 = Filling(), None
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
-        """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.
+        """Take over everything else of `tree`, now that the targets are filled.
 
-        The tensors in `loaded` are kept: the caller must not write to them again.
-        Raises what a module's or an object's own loading code raises.
+        It raises what a module's or an object's own loading code raises.
+
+        Args:
+            tree: What the checkpoint holds beside the bytes of tensors.
+            loaded: The tensors without a target, by name. They are kept: do not write to them again.
         """
 
         filling = self._filling
@@ -353,10 +427,17 @@ class State:
         self._filling, self._sharded1 = Filling(), None
 
     def restore_rng(self) -> None:
-        """Put the random number generators once more to where the last restore put them.
+        """Set the random number generators once more to where the last restore set them.
 
-        The last call before the first step of a program that draws numbers after its restore, as the making of a
-        DataLoader's iterator does. Does nothing where no generators were restored.
+        Call it last before the first step in a program that draws numbers after its restore, as the making of a
+        DataLoader's iterator does. It does nothing where no generators were restored.
+
+        Example:
+            With a `manager`, a `state` and `batches`, a DataLoader of torch's:
+
+                manager.restore(state)
+                iterator = iter(batches)
+                state.restore_rng()
         """
         if self._generators is not None:
             randomness.restore(self._generators)

@@ -47,7 +47,7 @@ def _tell(root: str, found: RestoreVerdict, env: Mapping[str, str]) -> None:
     if not own or os.path.realpath(own) != os.path.realpath(root):
         return
     try:
-        verdict.tell(env, found)
+        verdict.write_verdict(env, found)
     except OSError as err:
         # Without it the budgets of the job count from what `job run` chose, which may be newer.
         warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)

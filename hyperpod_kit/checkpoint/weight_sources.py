@@ -28,6 +28,21 @@ class ConvertedFrom:
         names: The names in the checkpoint.
         by: Called with these tensors, whole, in host memory and in the checkpoint's type; returns the whole tensor of
             the model. For example `torch.cat` over query, key and value, or a transposition.
+
+    Example:
+        import torch
+        from hyperpod_kit.checkpoint import ConvertedFrom, Manager, State, load_weights
+
+        separate = torch.nn.ModuleDict({name: torch.nn.Linear(4, 4) for name in "qkv"})
+        fused = torch.nn.ModuleDict({"qkv": torch.nn.Linear(4, 12)})
+
+        def source_of(name: str) -> ConvertedFrom:
+            kind = name.removeprefix("qkv.")
+            return ConvertedFrom((f"q.{kind}", f"k.{kind}", f"v.{kind}"), by=lambda *parts: torch.cat(parts))
+
+        with Manager("/tmp/separate") as manager:
+            manager.save(0, State(separate), on_busy="wait")
+        load_weights("/tmp/separate", fused, names=source_of)
     """
 
     names: tuple[str, ...]

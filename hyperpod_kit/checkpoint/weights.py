@@ -30,10 +30,10 @@ from hyperpod_kit.untrusted.text import clean, printable
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """What `load_weights` did. Its text is a report of a few lines.
+    """What `load_weights` did; `str()` of it is a report of a few lines.
 
     Attributes:
-        attempt: The checkpoint that was read.
+        attempt: The name of the checkpoint that was read.
         step: The step that it is of.
         loaded: The names of the model that were filled.
         missing: Names of the model that the checkpoint does not have.
@@ -42,6 +42,14 @@ class LoadedWeights:
         rejected: Newer checkpoints, and why they were not taken.
         converted: Those in `loaded` whose numbers are of another type in the checkpoint, or that a function made.
         dropped: Names in the checkpoint that were left out on purpose.
+
+    Example:
+        With a `model` and the `root` of a run that has saved it:
+
+            from hyperpod_kit.checkpoint import load_weights
+
+            loaded = load_weights(root, model, strict=False)
+            assert not loaded.missing, str(loaded)
     """
 
     attempt: str
@@ -79,7 +87,7 @@ def load_weights(
     inside: str = "model",
     process_group: dist.ProcessGroup | None = None,
 ) -> LoadedWeights:
-    """Fill the parameters and persistent buffers of `model` from a checkpoint; nothing else is read.
+    """Fill the parameters and persistent buffers of `model` from a checkpoint, and read nothing else.
 
     Numbers of another floating type are converted. The model may be plain, under DDP, FSDP2 or tensor parallel, on any
     number of ranks; all ranks call it. What modules have besides tensors (`get_extra_state`), and their own loading
@@ -87,22 +95,38 @@ def load_weights(
 
     Args:
         root: A directory, or `s3://BUCKET/PREFIX`.
-        model: What to fill.
-        attempt: The checkpoint, as `hyperpod-kit checkpoint ls` names it; None: the newest that can be proved.
-        names: `names(name)` says where what the model calls `name` comes from: a name in the checkpoint,
+        model: The module to fill in place.
+        attempt: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it. None: the newest one that can be
+            proved.
+        names: `names(name)` returns where what the model calls `name` comes from: a name in the checkpoint,
             `ConvertedFrom` several and a function, or None for what is not to be loaded. None: names are the same.
-        drop: `drop(name)` says whether a tensor of the checkpoint is left out on purpose, and so not `unexpected`.
-        strict: All others must be there, with their shapes, and none may be left over. Without it the rest stays as it
-            is, and the answer names it: look at `missing`.
+        drop: `drop(name)` returns whether a tensor of the checkpoint is left out on purpose, and so not `unexpected`.
+            None: none is.
+        strict: All others must be there, with their shapes, and none may be left over. False: the rest stays as it is,
+            and the result names it: read `missing`.
         inside: Where the weights are: `model` for those of a State, `objects.NAME` for one of its objects, a path in
             the state dict for those of `Checkpoints` (`app.model`).
-        process_group: The ranks; None: all.
+        process_group: The ranks that take part. None: all ranks, or this process alone where torch.distributed is not
+            initialized.
 
     Returns:
         What was loaded and what was not.
 
     Raises:
-        CheckpointError: For what does not fit, before anything is changed; also as `load_state`.
+        CheckpointError: Something does not fit, before anything is changed; the model is under FSDP1; or nothing lies
+            `inside`.
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
+        TypeError: `names` returned something else.
+
+    Example:
+        With a `model` and the `root` of a run that has saved it:
+
+            from hyperpod_kit.checkpoint import load_weights
+
+            print(load_weights(root, model))
     """
     if fsdp1.is_used(model):
         raise CheckpointError(

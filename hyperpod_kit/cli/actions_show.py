@@ -24,39 +24,43 @@ def show(
     as_json: bool,
 ) -> int:
     """Exit code 0 when every node has said what was done on it, 1 when one could not be asked."""
-    from hyperpod_kit.remote.actions import ask
+    from hyperpod_kit.remote.actions import query_nodes
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
     with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        found = ask(targets, connect, begin, timeout=timeout, progress=lambda told: advance(1))
-    silent = [told for told in found if told.error]
+        responses = query_nodes(targets, connect, begin, timeout=timeout, progress=lambda node_actions: advance(1))
+    silent = [node_actions for node_actions in responses if node_actions.error]
     if as_json:
         data(
             {
                 "since": begin,
                 "nodes": [
                     {
-                        "instance_id": told.target.instance_id,
-                        "group": told.target.group,
-                        "error": told.error,
-                        "actions": [asdict(one) for one in told.actions],
+                        "instance_id": node_actions.target.instance_id,
+                        "group": node_actions.target.group,
+                        "error": node_actions.error,
+                        "actions": [asdict(action) for action in node_actions.actions],
                     }
-                    for told in found
+                    for node_actions in responses
                 ],
             }
         )
-        return 1 if silent else 0
+        if silent:
+            return 1
+        return 0
     lines = [
-        (one.at, f"{told.target.group} {told.target.instance_id}  {one.words()}")
-        for told in found
-        for one in told.actions
+        (action.at, f"{node_actions.target.group} {node_actions.target.instance_id}  {action.to_line()}")
+        for node_actions in responses
+        for action in node_actions.actions
     ]
     for _, line in sorted(lines):
         out(line)
-    for told in silent:
-        say(f"{told.target.group} {told.target.instance_id} is not among them: {told.error}")
+    for node_actions in silent:
+        say(f"{node_actions.target.group} {node_actions.target.instance_id} is not among them: {node_actions.error}")
     say(
-        f"{len(lines)} actions on {len(found) - len(silent)} of {len(found)} nodes since "
+        f"{len(lines)} actions on {len(responses) - len(silent)} of {len(responses)} nodes since "
         f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     )
-    return 1 if silent else 0
+    if silent:
+        return 1
+    return 0

@@ -15,23 +15,29 @@ if TYPE_CHECKING:
 
 
 def show(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = False) -> None:
-    """Each alert that stands, and what was sent and still waits."""
+    """Print each alert that stands, and what was sent and still waits."""
     new = frozenset(report.new)
     for alert in standing:
-        out(f"{'new: ' if alert.key in new else ''}{alert.sentence}")
+        marker = ""
+        if alert.key in new:
+            marker = "new: "
+        out(f"{marker}{alert.sentence}")
     for key, channels in _by_key(report.sent).items():
         out(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():
-        out(f"{key}: {'would be sent' if dry_run else 'still to be sent'} to {channels}")
+        verb = "still to be sent"
+        if dry_run:
+            verb = "would be sent"
+        out(f"{key}: {verb} to {channels}")
 
 
 def warn(report: AlertReport, sinks: AlertSinks, file: str, *, shows: bool = False) -> None:
-    """What failed, and alerts that reach nobody. `shows`: the state of this check is left elsewhere too."""
+    """Print what failed, and alerts that reach nobody. `shows`: the state of this check is left elsewhere too."""
     for line in report.failed:
         say(f"failed: {line}")
     if shows:
         return
-    if not sinks.sends:
+    if not sinks.can_alert:
         say(f"nobody is alerted: {file} names no mail server and no SNS topic among its sinks")
         return
     for key in report.unheard:
@@ -50,11 +56,11 @@ def send(
 
     loaded = config.load(file)
 
-    def look(standing: frozenset[str]) -> dict[str, Alert | None]:
+    def evaluate_alerts(standing: frozenset[str]) -> dict[str, Alert | None]:
         judged = {key: judge(key, key in standing) for key in watched}
         return {key: alert and replace(alert, to=loaded.admins) for key, alert in judged.items()}
 
-    report = outbox.settle(state or outbox.default_place(check), loaded.sinks, look, watched)
+    report = outbox.check_and_send(state or outbox.default_path(check), loaded.sinks, evaluate_alerts, watched)
     for key, channels in _by_key(report.sent).items():
         say(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():

@@ -3,46 +3,56 @@
 from __future__ import annotations
 
 import argparse
-from typing import Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Optional, Sequence
 
 from click.shell_completion import CompletionItem
 
 
 def complete(
-    parser: argparse.ArgumentParser, words: Sequence[str], incomplete: str, others: Mapping[str, str]
+    parser: argparse.ArgumentParser, arguments: Sequence[str], incomplete: str, more_commands: Mapping[str, str]
 ) -> list[CompletionItem]:
-    """Commands, options, choices, or files. `words`: those before the one at the cursor; `others`: more commands."""
-    for place, word in enumerate(words):
+    """Complete commands, options or files. `arguments`: words before the cursor; `more_commands`: their help."""
+    for index, word in enumerate(arguments):
         if word == "--":
             return [CompletionItem(incomplete, type="file")]
         commands = _commands(parser)
         if commands is not None and word in commands.choices:
-            return complete(commands.choices[word], words[place + 1 :], incomplete, {})
-    waiting = _option(parser, words[-1]) if words else None
+            return complete(commands.choices[word], arguments[index + 1 :], incomplete, {})
+    waiting = None
+    if arguments:
+        waiting = _option(parser, arguments[-1])
     if waiting is not None and waiting.nargs != 0:
         return _values(waiting, incomplete)
     if incomplete.startswith("-"):
-        return [
-            CompletionItem(name, help=argparse.HelpFormatter("")._expand_help(action))
-            for action in parser._actions
-            if action.help and action.help != argparse.SUPPRESS
-            for name in action.option_strings
-            if name.startswith(incomplete)
-        ]
+        return list(_options(parser, incomplete))
     commands = _commands(parser)
     if commands is not None:
         named = {action.dest: action.help or "" for action in commands._choices_actions}
         return [
-            CompletionItem(name, help=text) for name, text in {**named, **others}.items() if name.startswith(incomplete)
+            CompletionItem(name, help=text)
+            for name, text in {**named, **more_commands}.items()
+            if name.startswith(incomplete)
         ]
     positional = [action for action in parser._actions if not action.option_strings]
-    return _values(positional[-1], incomplete) if positional else []
+    if positional:
+        return _values(positional[-1], incomplete)
+    return []
 
 
 def _values(action: argparse.Action, incomplete: str) -> list[CompletionItem]:
     if action.choices is None:
         return [CompletionItem(incomplete, type="file")]
-    return [CompletionItem(str(one)) for one in action.choices if str(one).startswith(incomplete)]
+    return [CompletionItem(str(choice)) for choice in action.choices if str(choice).startswith(incomplete)]
+
+
+def _options(parser: argparse.ArgumentParser, incomplete: str) -> Iterator[CompletionItem]:
+    """The options that are shown in the help and begin like `incomplete`."""
+    for action in parser._actions:
+        if not action.help or action.help == argparse.SUPPRESS:
+            continue
+        for name in action.option_strings:
+            if name.startswith(incomplete):
+                yield CompletionItem(name, help=argparse.HelpFormatter("")._expand_help(action))
 
 
 def _option(parser: argparse.ArgumentParser, word: str) -> Optional[argparse.Action]:

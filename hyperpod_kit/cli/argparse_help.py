@@ -11,19 +11,19 @@ import click
 HELP = ("-h", "--help")
 
 
-def asked(words: Sequence[str]) -> Optional[Sequence[str]]:
-    """The commands whose help `words` ask for; None where they ask for none, or other words stand among them."""
-    for place, word in enumerate(words):
+def requested_help(arguments: Sequence[str]) -> Optional[Sequence[str]]:
+    """The commands whose help `arguments` ask for; None where they ask for none, or have other words among them."""
+    for index, word in enumerate(arguments):
         if word in HELP:
-            return words[:place]
+            return arguments[:index]
         if word.startswith("-"):
             return None
     return None
 
 
-def inner(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[argparse.ArgumentParser]:
-    """The parser of the command that `words` name below `parser`; None where they name none."""
-    for word in words:
+def find_parser(parser: argparse.ArgumentParser, names: Sequence[str]) -> Optional[argparse.ArgumentParser]:
+    """The parser of the command that `names` lead to below `parser`; None where they name none."""
+    for word in names:
         commands = _commands(parser)
         if commands is None or word not in commands.choices:
             return None
@@ -31,12 +31,15 @@ def inner(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[arg
     return parser
 
 
-def text(parser: argparse.ArgumentParser, others: Sequence[str] = ()) -> str:
-    """The help of `parser`, up to 80 columns wide. `others`: commands that have parsers of their own."""
+def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) -> str:
+    """The help of `parser`, up to 80 columns wide. `extra_commands`: those that have parsers of their own."""
     formatter = click.HelpFormatter(width=min(80, shutil.get_terminal_size().columns))
     commands = _commands(parser)
     usage = " ".join(parser.format_usage().split()[1:])[len(parser.prog) :].strip()
-    formatter.write_usage(parser.prog, "[OPTIONS] COMMAND [ARGS]..." if commands else usage)
+    shown_usage = usage
+    if commands:
+        shown_usage = "[OPTIONS] COMMAND [ARGS]..."
+    formatter.write_usage(parser.prog, shown_usage)
     if parser.description:
         formatter.write_paragraph()
         with formatter.indentation():
@@ -44,45 +47,61 @@ def text(parser: argparse.ArgumentParser, others: Sequence[str] = ()) -> str:
     if parser.epilog:
         formatter.write_paragraph()
         for line in parser.epilog.splitlines():
-            formatter.write(f"  {line}\n" if line.strip() else "\n")
+            shown_line = "\n"
+            if line.strip():
+                shown_line = f"  {line}\n"
+            formatter.write(shown_line)
     _section(formatter, "Arguments", _positional(parser))
     _section(formatter, "Options", _options(parser))
     if commands is not None:
         named = {action.dest: _sentence(action.help or "") for action in commands._choices_actions}
-        _section(formatter, "Commands", iter({**named, **{name: "With torch." for name in others}}.items()))
+        _section(formatter, "Commands", iter({**named, **{name: "With torch." for name in extra_commands}}.items()))
     return formatter.getvalue()
 
 
 def _section(formatter: click.HelpFormatter, title: str, rows: Iterator[tuple[str, str]]) -> None:
-    found = list(rows)
-    if found:
+    entries = list(rows)
+    if entries:
         with formatter.section(title):
-            formatter.write_dl(found)
+            formatter.write_dl(entries)
 
 
 def _positional(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
-            yield str(action.metavar or action.dest).upper(), _words(parser, action)
+            yield str(action.metavar or action.dest).upper(), _help_text(parser, action)
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Its own first, --help last, as click has them."""
+    """Yield the options, --help last, as click has them."""
     shown = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
-    for action in sorted(shown, key=lambda one: "--help" in one.option_strings):
+    for action in sorted(shown, key=lambda candidate: "--help" in candidate.option_strings):
         named = ", ".join(action.option_strings)
         if action.nargs != 0:
-            choices = f"[{'|'.join(map(str, action.choices))}]" if action.choices else action.dest.upper()
+            if action.choices:
+                choices = f"[{'|'.join(map(str, action.choices))}]"
+            else:
+                choices = action.dest.upper()
             named += f" {action.metavar or choices}"
-        yield named, "Show this message and exit." if "--help" in action.option_strings else _words(parser, action)
+        if "--help" in action.option_strings:
+            help_text = "Show this message and exit."
+        else:
+            help_text = _help_text(parser, action)
+        yield named, help_text
 
 
-def _words(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    return _sentence(parser._get_formatter()._expand_help(action) if action.help else "")
+def _help_text(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    expanded = ""
+    if action.help:
+        expanded = parser._get_formatter()._expand_help(action)
+    return _sentence(expanded)
 
 
 def _sentence(shown: str) -> str:
-    return shown[:1].upper() + shown[1:] + ("." if shown and not shown.endswith((".", ")")) else "")
+    end = ""
+    if shown and not shown.endswith((".", ")")):
+        end = "."
+    return shown[:1].upper() + shown[1:] + end
 
 
 def _commands(parser: argparse.ArgumentParser) -> Optional[argparse._SubParsersAction[argparse.ArgumentParser]]:

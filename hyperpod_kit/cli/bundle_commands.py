@@ -61,17 +61,19 @@ def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
     """Compare a directory with the bundle; 0 when it holds exactly this one, else 1."""
     from hyperpod_kit.bundle.compare import with_directory
 
-    found = with_directory(bundle, output)
+    difference = with_directory(bundle, output)
     if as_json:
-        data({"bundle_id": bundle.bundle_id, "directory": str(output), "same": not found, **found.to_dict()})
-    elif not found:
+        data({"bundle_id": bundle.bundle_id, "directory": str(output), "same": not difference, **difference.to_dict()})
+    elif not difference:
         say(f"{output} holds bundle {bundle.bundle_id}")
     else:
-        for line in found.lines():
+        for line in difference.lines():
             out(line)
-        say(f"{output} is not bundle {bundle.bundle_id}: {len(found)} files would change")
+        say(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
         say(f"next: hyperpod-kit render {config} --output {output}")
-    return 1 if found else 0
+    if difference:
+        return 1
+    return 0
 
 
 @click.command()

@@ -20,9 +20,9 @@ class CleanConsole(Console):
 
     def print(self, *objects: Any, **how: Any) -> None:
         """As Console."""
-        for one in objects:
-            if isinstance(one, Table) and not self.is_terminal:
-                one.box, one.padding, one.pad_edge = None, (0, 2, 0, 0), False
+        for renderable in objects:
+            if isinstance(renderable, Table) and not self.is_terminal:
+                renderable.box, renderable.padding, renderable.pad_edge = None, (0, 2, 0, 0), False
         super().print(*objects, **how)
 
     def render(self, renderable: RenderableType, options: Optional[ConsoleOptions] = None) -> Iterable[Segment]:

@@ -59,12 +59,21 @@ def create_cluster(
     sagemaker = SageMaker(settings.cluster.region)
     made = create.create(settings, planned, sagemaker)
     name = settings.cluster.name
-    bundle = planned.bundle.bundle_id if planned.bundle else None
-    what = f"is there already, and what {config} says" if made.existed else "is being created"
-    say(f"cluster {name} {what}: {made.arn}" + (f" with bundle {bundle}" if bundle else ""))
+    bundle = None
+    if planned.bundle:
+        bundle = planned.bundle.bundle_id
+    what = "is being created"
+    if made.existed:
+        what = f"is there already, and what {config} says"
+    bundle_text = ""
+    if bundle:
+        bundle_text = f" with bundle {bundle}"
+    say(f"cluster {name} {what}: {made.arn}" + bundle_text)
     if then_wait:
-        wanted = {group["InstanceGroupName"]: group["InstanceCount"] for group in planned.request["InstanceGroups"]}
-        until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=wanted)
+        desired_counts = {
+            group["InstanceGroupName"]: group["InstanceCount"] for group in planned.request["InstanceGroups"]
+        }
+        until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=desired_counts)
         say(f"cluster {name} is ready; next: hyperpod-kit validate-mounts")
     else:
         say(f"next: hyperpod-kit wait {config}")
@@ -129,28 +138,37 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
     if as_json:
-        answer = sagemaker.describe_cluster(chosen.name)
-        data(answer)
-        return 1 if answer["ClusterStatus"] == "Failed" else 0
+        response = sagemaker.describe_cluster(chosen.name)
+        data(response)
+        if response["ClusterStatus"] == "Failed":
+            return 1
+        return 0
     state = observe(sagemaker, chosen.name)
     _show(state)
-    return 1 if state.status == "Failed" else 0
+    if state.status == "Failed":
+        return 1
+    return 0
 
 
 def _show(state: ClusterState) -> None:
     from rich.table import Table
 
-    mode = ", nodes provisioned continuously" if state.continuous else ""
+    mode = ""
+    if state.continuous:
+        mode = ", nodes provisioned continuously"
     grid = Table(title=f"cluster {state.name}: {state.status}{mode}", title_justify="left")
     for column in ("group", "nodes", "wanted", "node states"):
         grid.add_column(column, justify="right" if column in ("nodes", "wanted") else "left")
     for group in state.groups:
         states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
+        state_text = states
+        if group.status in ("Failed", "Degraded"):
+            state_text = f"{group.status}: {states}"
         grid.add_row(
             cell(group.name),
             str(group.current),
             str(group.target),
-            cell(f"{group.status}: {states}" if group.status in ("Failed", "Degraded") else states),
+            cell(state_text),
         )
     console().print(grid)
     if state.failure:
@@ -197,32 +215,32 @@ def delete_cluster(
       hyperpod-kit delete-cluster --when-idle --drain-timeout 86400
     """
     from hyperpod_kit.cluster.nodes import slurm_name
-    from hyperpod_kit.cluster.wait import is_gone, observe
+    from hyperpod_kit.cluster.wait import is_absent, observe
     from hyperpod_kit.errors import AwsError
 
     chosen = resolve_cluster(config, cluster, region)
     live = open_cluster(chosen)
     sagemaker, name = live.sagemaker, chosen.name
-    told = {"cluster": name, "region": sagemaker.region}
+    summary = {"cluster": name, "region": sagemaker.region}
     try:
         state = observe(sagemaker, name)
     except AwsError as err:
-        if not is_gone(err):
+        if not is_absent(err):
             raise
         say(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
         if as_json:
-            data({**told, "status": "gone", "nodes": 0, **first.to_dict()})
+            data({**summary, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
     is_going = state.status == "Deleting"
     names = [] if is_going else [slurm_name(node.address) for node in live.nodes() if node.address]
-    first.look(live, names)
+    first.list_jobs(live, names)
     if dry_run:
         say(f"would delete {lost}")
         first.show()
         if as_json:
-            data({**told, "status": state.status, "nodes": count, **first.to_dict()})
+            data({**summary, "status": state.status, "nodes": count, **first.to_dict()})
         return
     if is_going:
         say(f"cluster {name} is being deleted already")
@@ -233,11 +251,11 @@ def delete_cluster(
         try:
             sagemaker.delete_cluster(name)
         except BaseException:
-            first.let_go(vacated)
+            first.release(vacated)
             raise
         say(f"cluster {name} is being deleted")
     if then_wait:
         until_gone(sagemaker, name, timeout=timeout, interval=interval)
         say(f"cluster {name} is gone")
     if as_json:
-        data({**told, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})
+        data({**summary, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})

@@ -27,7 +27,9 @@ def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
         result = call()
         if sys.stdout is not None:  # closed by who called us
             sys.stdout.flush()
-        return result if isinstance(result, int) else 0
+        if isinstance(result, int):
+            return result
+        return 0
     except SystemExit as err:
         return _exit_code(err)
     except BaseException as err:
@@ -64,10 +66,12 @@ def _of_foreign(err: Exception) -> Tuple[str, Optional[str]]:
     if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in ADMIN_MODULES:
         return f"this command needs {err.name}, which is not installed", install_command("admin")
     if isinstance(err, OSError):
-        where = f": {err.filename}" if err.filename else ""
+        where = ""
+        if err.filename:
+            where = f": {err.filename}"
         return f"{err.strerror or err}{where}", None
     return (
-        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_place(err)}",
+        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_source_location(err)}",
         "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
     )
 
@@ -86,19 +90,23 @@ def _say(text: str) -> None:
     say(text)
 
 
-def _place(err: BaseException) -> str:
+def _source_location(err: BaseException) -> str:
     """The innermost line of ours that it came through."""
     last = err.__traceback__
-    found = ""
+    location = ""
     while last is not None:
         name = last.tb_frame.f_code.co_filename
         if f"{os.sep}hyperpod_kit{os.sep}" in name:
-            found = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
+            location = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
         last = last.tb_next
-    return found
+    return location
 
 
 def _exit_code(err: SystemExit) -> int:
     if isinstance(err.code, str):
         _say(err.code)
-    return err.code if isinstance(err.code, int) else 0 if err.code is None else 1
+    if isinstance(err.code, int):
+        return err.code
+    if err.code is None:
+        return 0
+    return 1

@@ -42,7 +42,10 @@ def show(config: Path, everything: bool, as_json: bool) -> None:
     """
     from hyperpod_kit.config import effective
 
-    values, defaults = effective.effective(config) if everything else (effective.written(config), set())
+    if everything:
+        values, defaults = effective.effective(config)
+    else:
+        values, defaults = (effective.without_defaults(config), set())
     if as_json:
         data(values)
     else:

@@ -71,24 +71,36 @@ def connect(
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region, connections=LOOKUPS)
     live = sagemaker.describe_cluster(chosen.name)
-    there = list_nodes(sagemaker, chosen.name)
+    listed = list_nodes(sagemaker, chosen.name)
     if as_config:
-        wanted = [one.instance_id for one in (resolve(there, [node]) if node else there) if not one.gone]
+        selected_ids = [
+            member.instance_id for member in (resolve(listed, [node]) if node else listed) if not member.removed
+        ]
         program = shutil.which("hyperpod-kit") or "hyperpod-kit"
-        text = session.ssh_config(chosen.name, sagemaker.region, there, wanted, login, program=program, direct=over_ssh)
-        data({"cluster": chosen.name, "ssh_config": text}) if as_json else document(text)
+        text = session.ssh_config(
+            chosen.name, sagemaker.region, listed, selected_ids, login, program=program, direct=over_ssh
+        )
+        if as_json:
+            data({"cluster": chosen.name, "ssh_config": text})
+        else:
+            document(text)
         return
-    controller = chosen.settings.parameters.controller_group if chosen.settings else None
-    one = resolve(there, [node])[0] if node else session.choose(there, live, controller)
-    session.require_running(one)
+    controller = None
+    if chosen.settings:
+        controller = chosen.settings.parameters.controller_group
+    if node:
+        target = resolve(listed, [node])[0]
+    else:
+        target = session.choose_node(listed, live, controller)
+    session.require_running(target)
     if over_ssh:
-        _enter(session.ssh_start(one, login, command), one, dry_run, as_json)
+        _enter(session.ssh_start(target, login, command), target, dry_run, as_json)
         return
-    request = session.ssm_request(one, live, proxy)
+    request = session.ssm_request(target, live, proxy)
     if dry_run:
-        _enter(session.Program(session.aws_command(request, sagemaker.region)), one, dry_run, as_json)
+        _enter(session.Program(session.aws_command(request, sagemaker.region)), target, dry_run, as_json)
         return
-    _enter(_session(request, chosen.region), one, dry_run, as_json)
+    _enter(_session(request, chosen.region), target, dry_run, as_json)
 
 
 def _session(request: dict[str, Any], region: Optional[str]) -> Program:

@@ -61,49 +61,54 @@ def diagnose(
       hyperpod-kit diagnose --actions --since 2h
     """
     from hyperpod_kit.remote import cluster_diagnosis
-    from hyperpod_kit.remote.way_in import way_in
+    from hyperpod_kit.remote.transport_choice import choose_transport
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     if actions:
         from hyperpod_kit.cli.actions_show import show
 
-        targets = cluster_diagnosis.wanted_nodes(live, nodes)
-        with way_in(live, ssh, targets, say) as connect:
+        targets = cluster_diagnosis.select_targets(live, nodes)
+        with choose_transport(live, ssh, targets, say) as connect:
             return show(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
     case = cluster_diagnosis.open_case(live, nodes, say)
     count = len(case.targets)
-    with way_in(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
+    with choose_transport(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
         f"asking {count} nodes", count
     ) as advance:
-        found = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
+        diagnosis = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
     if as_json:
-        data(found.to_dict())
+        data(diagnosis.to_dict())
     else:
-        _show(found, with_log)
-    return 0 if found.healthy else 1
+        _show(diagnosis, with_log)
+    if diagnosis.healthy:
+        return 0
+    return 1
 
 
-def _show(found: ClusterDiagnosis, with_log: bool) -> None:
-    from hyperpod_kit.remote.causes import recognise
+def _show(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
     from hyperpod_kit.remote.diagnose import sentences
+    from hyperpod_kit.remote.known_issues import recognise
 
-    if found.failure:
-        out(indented(f"cluster {found.name} is {found.status}: {found.failure}"))
-        for known in recognise(found.failure):
-            out(f"  {known.cause.code}: {known.cause.meaning}\n  do: {known.cause.remedy}")
-    for few in found.few:
-        out(f"{few.group}: {few.wanted} nodes wanted, {few.listed} listed by AWS, cluster {found.status}")
-    if found.few:
+    if diagnosis.failure:
+        out(indented(f"cluster {diagnosis.name} is {diagnosis.status}: {diagnosis.failure}"))
+        for recognised in recognise(diagnosis.failure):
+            out(f"  {recognised.cause.code}: {recognised.cause.meaning}\n  do: {recognised.cause.remedy}")
+    for few in diagnosis.few:
+        out(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {diagnosis.status}")
+    if diagnosis.few:
         out("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
-    for one in found.nodes:
-        for line in sentences(one):
+    for node in diagnosis.nodes:
+        for line in sentences(node):
             out(line)
         if with_log:
-            for line in one.log:
+            for line in node.log:
                 out(f"    {clean(line, LONGEST_LINE)}")
-    sick = sum(not one.healthy for one in found.nodes)
-    told = sum(one.sent_at > 0 for one in found.nodes)
-    sent = f" ({told} of them by what they have sent to CloudWatch)" if told else ""
-    missing = sum(one.wanted - one.listed for one in found.few)
-    there = f"{sick} not well" if sick or missing else "nothing is wrong with them"
-    say(f"{len(found.nodes)} nodes: {there}{f', {missing} missing' if missing else ''}{sent}")
+    sick = sum(not node.healthy for node in diagnosis.nodes)
+    sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
+    sent = f" ({sent_count} of them by what they have sent to CloudWatch)" if sent_count else ""
+    missing = sum(shortage.desired - shortage.listed for shortage in diagnosis.few)
+    state_text = "nothing is wrong with them"
+    if sick or missing:
+        state_text = f"{sick} not well"
+    missing_text = f", {missing} missing" if missing else ""
+    say(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")

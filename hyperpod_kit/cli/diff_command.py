@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.render import Bundle
     from hyperpod_kit.cli.diff_rows import DiffRow
-    from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.installed_bundles import NodeBundle
     from hyperpod_kit.remote.live_cluster import LiveCluster
     from hyperpod_kit.remote.target import SshSettings
 
@@ -55,19 +55,20 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
     groups, groups_error = _groups(cluster)
     rows += [diff_rows.of_group(bundle, group) for group in groups]
-    rows += [diff_rows.unknown("cluster", cluster.name, groups_error)] if groups_error else []
-    answers: list[NodeBundle] = []
+    if groups_error:
+        rows += [diff_rows.unanswered("cluster", cluster.name, groups_error)]
+    node_bundles: list[NodeBundle] = []
     if groups and nodes:
         try:
-            answers = _ask(cluster, ssh)
+            node_bundles = _query_nodes(cluster, ssh)
         except (Absent, AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
-            rows.append(diff_rows.unknown("nodes", cluster.name, err.message))
+            rows.append(diff_rows.unanswered("nodes", cluster.name, err.message))
             say("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")
-        rows += [diff_rows.of_node(bundle, answer) for answer in answers]
+        rows += [diff_rows.of_node(bundle, node_bundle) for node_bundle in node_bundles]
     changes = {
         identity: between(files, diff_rows.digests(bundle))
-        for identity, files in _others(rows, bundle, bucket, answers).items()
+        for identity, files in _other_bundles(rows, bundle, bucket, node_bundles).items()
     }
     if as_json:
         data(diff_rows.to_json(bundle, rows, changes))
@@ -90,12 +91,12 @@ def _in_s3(bundle: Bundle, bucket: Bucket) -> DiffRow:
     try:
         return diff_rows.of_s3(bundle, stored(bundle, bucket))
     except Unreachable as err:
-        return diff_rows.unknown("s3", bundle.source_s3_uri, err.message)
+        return diff_rows.unanswered("s3", bundle.source_s3_uri, err.message)
     except AwsError as err:
         # No bucket is an answer; "you may not look" is none.
         if err.code in NOT_FOUND:
             return diff_rows.of_s3(bundle, None)
-        return diff_rows.unknown("s3", bundle.source_s3_uri, err.message)
+        return diff_rows.unanswered("s3", bundle.source_s3_uri, err.message)
 
 
 def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
@@ -105,36 +106,43 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
     try:
         return list(cluster.sagemaker.describe_cluster(cluster.name).get("InstanceGroups", [])), ""
     except AwsError as err:
-        return [], "" if err.code in NOT_FOUND else err.message
+        reason = err.message
+        if err.code in NOT_FOUND:
+            reason = ""
+        return [], reason
     except Unreachable as err:
         return [], err.message
 
 
-def _ask(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
-    from hyperpod_kit.remote.installed import installed
-    from hyperpod_kit.remote.way_in import way_in
+def _query_nodes(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
+    from hyperpod_kit.remote.installed_bundles import query_bundles
+    from hyperpod_kit.remote.transport_choice import choose_transport
 
     targets = cluster.targets()
-    with way_in(cluster, ssh, targets, say) as connect, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        return installed(targets, connect, timeout=ssh.command_timeout, progress=lambda answer: advance(1))
+    with choose_transport(cluster, ssh, targets, say) as connect, bar(
+        f"asking {len(targets)} nodes", len(targets)
+    ) as advance:
+        return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda node_bundle: advance(1))
 
 
-def _others(
-    rows: list[DiffRow], bundle: Bundle, bucket: Bucket, answers: list[NodeBundle]
+def _other_bundles(
+    rows: list[DiffRow], bundle: Bundle, bucket: Bucket, node_bundles: list[NodeBundle]
 ) -> dict[str, Mapping[str, str]]:
     """Bundle id -> its list of digests, for every other bundle that was seen: from a node that has it, else from S3."""
     from hyperpod_kit.bundle.stored import listing
 
-    known: dict[str, Mapping[str, str]] = {answer.current: answer.files for answer in answers if answer.files}
-    found: dict[str, Mapping[str, str]] = {}
+    installed: dict[str, Mapping[str, str]] = {
+        node_bundle.current: node_bundle.files for node_bundle in node_bundles if node_bundle.files
+    }
+    digests: dict[str, Mapping[str, str]] = {}
     parent = bundle.prefix[: -len(bundle.bundle_id) - 1]
     for identity in sorted({row.bundle_id for row in rows} - {bundle.bundle_id, ""}):
-        files: Optional[Mapping[str, str]] = known.get(identity)
+        files: Optional[Mapping[str, str]] = installed.get(identity)
         if files is None:
             try:
                 files = listing(bucket, f"{parent}{identity}/")
             except HyperpodKitError:
                 files = None  # the row says already that it is another bundle
         if files is not None:
-            found[identity] = files
-    return found
+            digests[identity] = files
+    return digests

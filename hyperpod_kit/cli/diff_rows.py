@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hyperpod_kit.bundle.compare import BundleDifference
     from hyperpod_kit.bundle.render import Bundle
-    from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.installed_bundles import NodeBundle
 
 STYLES = {"same": "green", "unknown": "yellow"}
 SHOWN = 12
@@ -51,19 +51,19 @@ def unsupported(format: str) -> bool:
     return format not in ("", manifest.FORMAT)
 
 
-def unknown(what: str, where: str, why: str) -> DiffRow:
+def unanswered(what: str, where: str, reason: str) -> DiffRow:
     """A place that did not answer."""
-    return DiffRow(what, where, "", "unknown", why)
+    return DiffRow(what, where, "", "unknown", reason)
 
 
-def of_s3(bundle: Bundle, found: Optional[BundleDifference]) -> DiffRow:
-    """`found`: what an upload would change there, None when there is nothing."""
-    if found is None:
+def of_s3(bundle: Bundle, difference: Optional[BundleDifference]) -> DiffRow:
+    """`difference`: what an upload would change there, None when there is nothing."""
+    if difference is None:
         return DiffRow("s3", bundle.source_s3_uri, "", "absent", "not uploaded: hyperpod-kit upload")
-    if not found:
+    if not difference:
         return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "same")
-    wrong = (("missing", found.added), ("damaged", found.changed), ("not of this bundle", found.removed))
-    files = tuple(f"{place}: {word}" for word, places in wrong for place in places)
+    wrong = (("missing", difference.added), ("damaged", difference.changed), ("not of this bundle", difference.removed))
+    files = tuple(f"{path}: {word}" for word, places in wrong for path in places)
     return DiffRow("s3", bundle.source_s3_uri, bundle.bundle_id, "damaged", _first(files), files)
 
 
@@ -77,29 +77,37 @@ def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
         return DiffRow("group", name, bundle.bundle_id, "same")
     identity = uri.rstrip("/").rpartition("/")[2]
     same = identity == bundle.bundle_id
-    return DiffRow("group", name, identity, "differs", f"new nodes run {uri}" if same else "what new nodes would run")
+    detail = "what new nodes would run"
+    if same:
+        detail = f"new nodes run {uri}"
+    return DiffRow("group", name, identity, "differs", detail)
 
 
-def of_node(bundle: Bundle, answer: NodeBundle) -> DiffRow:
-    """What one node runs, against the bundle of the configuration."""
-    where = f"{answer.target.instance_id} ({answer.target.group})"
-    if answer.error:
-        return unknown("node", where, answer.error)
-    if not answer.current:
+def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
+    """Compare what one node runs with the bundle of the configuration."""
+    where = f"{node_bundle.target.instance_id} ({node_bundle.target.group})"
+    if node_bundle.error:
+        return unanswered("node", where, node_bundle.error)
+    if not node_bundle.current:
         return DiffRow(
             "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
         )
-    if unsupported(answer.format):
-        return DiffRow("node", where, answer.current, "differs", f"runs {answer.format}: {REPLACE}")
-    if answer.damaged:
-        return DiffRow("node", where, answer.current, "damaged", _first(answer.damaged), answer.damaged)
-    if answer.recorded != answer.current:
-        last = f"the last creation that ended was of {answer.recorded}" if answer.recorded else "no creation ended"
-        return DiffRow("node", where, answer.current, "failed", last)
-    if not answer.created_ok:
-        return DiffRow("node", where, answer.current, "failed", "its creation failed: see status.json there")
-    when = f"created {_moment(answer.finished_at)}"
-    return DiffRow("node", where, answer.current, "same" if answer.current == bundle.bundle_id else "differs", when)
+    if unsupported(node_bundle.format):
+        return DiffRow("node", where, node_bundle.current, "differs", f"runs {node_bundle.format}: {REPLACE}")
+    if node_bundle.damaged:
+        return DiffRow("node", where, node_bundle.current, "damaged", _first(node_bundle.damaged), node_bundle.damaged)
+    if node_bundle.recorded != node_bundle.current:
+        last = "no creation ended"
+        if node_bundle.recorded:
+            last = f"the last creation that ended was of {node_bundle.recorded}"
+        return DiffRow("node", where, node_bundle.current, "failed", last)
+    if not node_bundle.created_ok:
+        return DiffRow("node", where, node_bundle.current, "failed", "its creation failed: see status.json there")
+    when = f"created {_moment(node_bundle.finished_at)}"
+    state = "differs"
+    if node_bundle.current == bundle.bundle_id:
+        state = "same"
+    return DiffRow("node", where, node_bundle.current, state, when)
 
 
 def exit_code(rows: Sequence[DiffRow]) -> int:
@@ -107,7 +115,9 @@ def exit_code(rows: Sequence[DiffRow]) -> int:
     states = {row.state for row in rows} - {"same"}
     if not states:
         return ExitCode.OK
-    return ExitCode.ABSENT if states == {"unknown"} else ExitCode.PROBLEM
+    if states == {"unknown"}:
+        return ExitCode.ABSENT
+    return ExitCode.PROBLEM
 
 
 def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
@@ -135,7 +145,7 @@ def table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
 
 
 def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
-    """For people: what lies between each other bundle and this configuration."""
+    """Describe for people what lies between each other bundle and this configuration."""
     for identity, change in changes.items():
         yield f"from {identity} to this configuration: {len(change)} file{'s' * (len(change) != 1)}"
         lines = list(change.lines())
@@ -145,7 +155,7 @@ def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
 
 
 def summary(rows: Sequence[DiffRow]) -> str:
-    """One sentence."""
+    """Summarise the rows in one sentence."""
     counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     if set(counts) == {"same"}:
         return f"the same in all {len(rows)} place{'s' * (len(rows) != 1)}"
@@ -161,4 +171,7 @@ def _moment(seconds: float) -> str:
 
 
 def _first(files: Sequence[str]) -> str:
-    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    more = ""
+    if len(files) > 1:
+        more = f" and {len(files) - 1} more"
+    return files[0] + more

@@ -37,7 +37,9 @@ def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
         moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{value}: expected something like 45s, 30m, 2h, 3d or 2026-01-31T12:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    if moment.tzinfo:
+        return moment
+    return moment.replace(tzinfo=timezone.utc)
 
 
 @click.command("events")
@@ -92,23 +94,26 @@ def events(
     if node and not is_instance_id(node):
         node = resolve(list_nodes(sagemaker, chosen.name), [node])[0].instance_id
 
-    def ask(after: Optional[datetime], newest: Optional[int]) -> list[Event]:
+    def query(after: Optional[datetime], newest: Optional[int]) -> list[Event]:
         return list_events(
             sagemaker, chosen.name, after=after, group=group, node=node, level=level.capitalize(), newest=newest
         )
 
-    found = ask(since, limit or None)
+    fetched = query(since, limit or None)
     if not follow:
         if as_json:
-            data({"cluster": chosen.name, "events": [event.to_dict() for event in found]})
+            data({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
             return
-        _print(found)
-        say(f"{len(found)} events of cluster {chosen.name}" + (" (--limit 0 for all)" if len(found) == limit else ""))
+        _print(fetched)
+        advice = ""
+        if len(fetched) == limit:
+            advice = " (--limit 0 for all)"
+        say(f"{len(fetched)} events of cluster {chosen.name}" + advice)
         return
-    told: set[str] = set()
+    shown_ids: set[str] = set()
     while True:
-        fresh = [event for event in found if event.id not in told]
-        told |= {event.id for event in fresh}
+        fresh = [event for event in fetched if event.id not in shown_ids]
+        shown_ids |= {event.id for event in fresh}
         if as_json:
             for event in fresh:
                 json_line(event.to_dict())
@@ -116,31 +121,31 @@ def events(
             _print(fresh)
         since = max([event.at for event in fresh], default=since)
         time.sleep(interval)
-        found = _patiently(partial(ask, since, None), interval)
+        fetched = _query_with_retries(partial(query, since, None), interval)
 
 
-def _patiently(ask: Callable[[], list[Event]], interval: float) -> list[Event]:
+def _query_with_retries(query: Callable[[], list[Event]], interval: float) -> list[Event]:
     """A few polls in a row may go unanswered, as in `wait`."""
     from hyperpod_kit.cluster.wait import PATIENCE
     from hyperpod_kit.errors import NoCredentials, Unreachable
 
     for turn in range(1, PATIENCE):
         try:
-            return ask()
+            return query()
         except NoCredentials:
             raise
         except Unreachable as err:
             say(f"{err.message}; asking again ({turn} of {PATIENCE - 1})")
         time.sleep(interval)
-    return ask()
+    return query()
 
 
-def _print(found: Iterable[Event]) -> None:
+def _print(events: Iterable[Event]) -> None:
     """A line an event: when, level, where, what, why."""
     from rich.text import Text
 
     screen = console()
-    for event in found:
+    for event in events:
         style = _STYLES.get(event.level, "")
         line = Text.assemble(
             (in_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)

@@ -59,13 +59,13 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
       hyperpod-kit infra template cluster.yaml --check --json
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.infra.template import left_out, parts
+    from hyperpod_kit.infra.template import describe_omissions, parts
 
     settings = load(config)
-    found = parts(settings)
+    template_parts = parts(settings)
     if checked:
-        return _check(settings, found, as_json)
-    text = _text(settings, found, form, as_json)
+        return _check(settings, template_parts, as_json)
+    text = _text(settings, template_parts, form, as_json)
     if output is None:
         document(text)
     else:
@@ -73,52 +73,54 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
             by_descriptor.write_text(output, text)
         except OSError as err:
             raise Absent(f"cannot write {output}: {err.strerror}") from err
-        say(f"wrote {output}: {sum(len(part.resources) for part in found)} resources")
-    for sentence in left_out(settings):
+        say(f"wrote {output}: {sum(len(part.resources) for part in template_parts)} resources")
+    for sentence in describe_omissions(settings):
         say(sentence)
-    say(_next(settings, found, form, output))
+    say(_next(settings, template_parts, form, output))
     return 0
 
 
-def _text(settings: Settings, found: list[TemplatePart], form: str, as_json: bool) -> str:
+def _text(settings: Settings, template_parts: list[TemplatePart], form: str, as_json: bool) -> str:
     from hyperpod_kit.infra.template import as_yaml, cloudformation
     from hyperpod_kit.infra.terraform import terraform
 
     if form == "terraform":
-        return json.dumps(terraform(settings.cluster.region, found), indent=2) + "\n"
-    made = cloudformation(settings, found)
+        return json.dumps(terraform(settings.cluster.region, template_parts), indent=2) + "\n"
+    made = cloudformation(settings, template_parts)
     if as_json:
         return json.dumps(made, indent=2) + "\n"
     return as_yaml(made)
 
 
-def _next(settings: Settings, found: list[TemplatePart], form: str, output: Optional[Path]) -> str:
+def _next(settings: Settings, template_parts: list[TemplatePart], form: str, output: Optional[Path]) -> str:
     """The command that makes it, with what it must be told."""
+    parameters = [name for part in template_parts for name in part.parameters]
+    zones = [name for name in parameters if name.startswith("Zone")]
     if form == "terraform":
-        zones = [f"-var {name.lower()}=ZONE" for part in found for name in part.parameters if name.startswith("Zone")]
-        return f"next, beside the file: terraform init && terraform apply {' '.join(zones)}"
-    zones = [f"{name}=ZONE" for part in found for name in part.parameters if name.startswith("Zone")]
+        variables = " ".join(f"-var {name.lower()}=ZONE" for name in zones)
+        return f"next, beside the file: terraform init && terraform apply {variables}"
+    overrides = " ".join(f"{name}=ZONE" for name in zones)
     return (
         f"next: aws cloudformation deploy --region {settings.cluster.region} --stack-name {settings.cluster.name} "
         f"--template-file {output or 'FILE'} --capabilities CAPABILITY_NAMED_IAM --parameter-overrides "
-        f"{' '.join(zones)}"
+        f"{overrides}"
     )
 
 
-def _check(settings: Settings, found: list[TemplatePart], as_json: bool) -> int:
-    from hyperpod_kit.infra.compare import DIFFERS, MISSING, UNKNOWN, compare
+def _check(settings: Settings, template_parts: list[TemplatePart], as_json: bool) -> int:
+    from hyperpod_kit.infra.compare import DIFFERS, MISSING, NOT_CHECKED, compare
     from hyperpod_kit.preflight.gather import gather
 
     with watch():
         facts = gather(settings)
-    rows, others = compare(settings, found, facts)
+    rows, other_findings = compare(settings, template_parts, facts)
     if as_json:
         data(
             {
                 "cluster": settings.cluster.name,
                 "account": facts.caller.account,
                 "parts": [row.to_dict() for row in rows],
-                "other_findings": others,
+                "other_findings": other_findings,
             }
         )
     else:
@@ -129,12 +131,17 @@ def _check(settings: Settings, found: list[TemplatePart], as_json: bool) -> int:
             grid.add_column(column)
         for row in rows:
             for index, line in enumerate(row.details or ("",)):
-                head = (row.title, row.state) if index == 0 else ("", "")
+                if index == 0:
+                    head = (row.title, row.state)
+                else:
+                    head = ("", "")
                 grid.add_row(cell(head[0]), cell(head[1], STYLES.get(head[1], "")), cell(line))
         console().print(grid)
-        if others:
-            say(f"{others} more findings are about none of these: hyperpod-kit validate --aws")
+        if other_findings:
+            say(f"{other_findings} more findings are about none of these: hyperpod-kit validate --aws")
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
         return ExitCode.PROBLEM
-    return ExitCode.ABSENT if UNKNOWN in states else ExitCode.OK
+    if NOT_CHECKED in states:
+        return ExitCode.ABSENT
+    return ExitCode.OK

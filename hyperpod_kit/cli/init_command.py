@@ -11,24 +11,30 @@ import click
 
 from hyperpod_kit.cli.options import config_argument, named_cluster
 from hyperpod_kit.cli.output import say
-from hyperpod_kit.config.answers import QUESTIONS, Answers, Question, count, yes
+from hyperpod_kit.config.init_answers import QUESTIONS, Answers, Question, whole_number, yes
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.config.imported import Imported
+    from hyperpod_kit.config.from_aws import ImportedConfiguration
 
 FILE = click.Path(path_type=Path, dir_okay=False)
-_TYPES: dict[Callable[[str], Any], click.IntRange] = {count: click.IntRange(0)}
+_TYPES: dict[Callable[[str], Any], click.IntRange] = {whole_number: click.IntRange(0)}
 
 
 def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """A flag for each question."""
     for question in reversed(QUESTIONS):
-        flag = f"{question.flag}/--no-{question.flag[2:]}" if question.one is yes else question.flag
+        if question.convert is yes:
+            flag = f"{question.flag}/--no-{question.flag[2:]}"
+        else:
+            flag = question.flag
+        option_type: Optional[click.ParamType[Any]] = _TYPES.get(question.convert)
+        if question.choices:
+            option_type = click.Choice(question.choices)
         command = click.option(
             flag,
             question.key,
-            type=click.Choice(question.choices) if question.choices else _TYPES.get(question.one),
+            type=option_type,
             default=None,
             multiple=question.several,
             metavar=question.metavar,
@@ -91,7 +97,7 @@ def init(
         --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
     """
     from hyperpod_kit.bundle.sources import example
-    from hyperpod_kit.cli import earlier_scripts
+    from hyperpod_kit.cli import legacy_scripts
     from hyperpod_kit.config import questions, starter
 
     if config.exists() and not force:
@@ -99,28 +105,28 @@ def init(
     if from_example:
         values = example()
     else:
-        found = _import(from_cluster, from_cluster_config, from_parameters, flags["region"])
-        earlier = earlier_scripts.survey_of(
-            found.source, found.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
+        imported = _import(from_cluster, from_cluster_config, from_parameters, flags["region"])
+        earlier = legacy_scripts.read_legacy_scripts(
+            imported.source, imported.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
         )
         for line in earlier.lines if earlier else ():
             say(f"  {line}")
-        for note in (*found.notes, *(earlier.notes if earlier else ())):
+        for note in (*imported.notes, *(earlier.notes if earlier else ())):
             say(f"not carried over: {note}")
-        if _region_is_a_habit() and "region" in found.values.get("hyperpod_kit", {}).get("cluster", {}):
+        if _region_is_a_habit() and "region" in imported.values.get("hyperpod_kit", {}).get("cluster", {}):
             flags["region"] = None
         answers = Answers(**{question.key: _value(question, flags[question.key]) for question in QUESTIONS})
-        missing = questions.needed(found.values, answers)
+        missing = questions.needed(imported.values, answers)
         if missing and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise UsageError(
                 f"init needs {', '.join(missing)}",
                 hint="give them, or start from the example: hyperpod-kit init --from-example",
             )
         if missing:
-            answers = _interview(found.values, answers)
-        values = starter.fill(found.values, answers)
+            answers = _interview(imported.values, answers)
+        values = starter.fill(imported.values, answers)
         if earlier:
-            for note in starter.keep(values, earlier):
+            for note in starter.add_legacy_scripts(values, earlier):
                 say(f"not carried over: {note}")
     starter.write(config, values, force=force)
     return _report(config)
@@ -144,25 +150,32 @@ def _interview(base: dict[str, Any], answers: Any) -> Any:
 
 def _import(
     name: Optional[str], cluster: Optional[Path], parameters: Optional[Path], region: Optional[str]
-) -> Imported:
-    """What there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
+) -> ImportedConfiguration:
+    """Read what there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
     from hyperpod_kit.config import document
-    from hyperpod_kit.config.imported import Imported, from_aws, lifecycle_source
+    from hyperpod_kit.config.from_aws import ImportedConfiguration, lifecycle_source, read_cluster
 
     if name is not None and cluster is not None:
         raise UsageError("--from-cluster and --from-cluster-config: one of them")
     if name is None and cluster is None and parameters is None:
-        return Imported({}, ())
-    theirs = None if parameters is None else document.values(parameters)
+        return ImportedConfiguration({}, ())
+    if parameters is None:
+        aws_parameters = None
+    else:
+        aws_parameters = document.values(parameters)
     if name is None:
-        return from_aws(None if cluster is None else document.values(cluster), theirs)
+        if cluster is None:
+            described_cluster = None
+        else:
+            described_cluster = document.values(cluster)
+        return read_cluster(described_cluster, aws_parameters)
     from hyperpod_kit.aws.sagemaker import SageMaker
 
     # As JSON has it: dates are texts.
     live = json.loads(json.dumps(SageMaker(region).describe_cluster(name), default=str))
-    if theirs is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
-        theirs = _legacy_file(lifecycle_source(live), region)
-    return from_aws(live, theirs)
+    if aws_parameters is None and not any("SlurmConfig" in group for group in live.get("InstanceGroups", ())):
+        aws_parameters = _legacy_file(lifecycle_source(live), region)
+    return read_cluster(live, aws_parameters)
 
 
 def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
@@ -175,24 +188,26 @@ def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
     key = f"{prefix.rstrip('/')}/provisioning_parameters.json".lstrip("/")
     try:
         data = Bucket(bucket, region).get(key)
-        return None if data is None else json.loads(data)
+        if data is None:
+            return None
+        return json.loads(data)
     except (HyperpodKitError, ValueError) as err:
         say(f"not carried over: s3://{bucket}/{key}: {err}")
         return None
 
 
 def _value(question: Question, given: Any) -> Any:
-    """What a flag was given, as an answer. Raises UsageError."""
+    """Convert what a flag was given to an answer. Raises UsageError."""
     if not question.several:
         return given
     try:
-        return tuple(question.one(text) for text in given)
+        return tuple(question.convert(text) for text in given)
     except ValueError as err:
         raise UsageError(f"{question.flag} {err}", hint=f"{question.flag} {question.metavar}") from err
 
 
 def _report(config: Path) -> int:
-    """What the rules say about the new file, and what to type next; the exit code."""
+    """Print what the rules say about the new file, and what to type next; return the exit code."""
     from hyperpod_kit.config.findings import errors
     from hyperpod_kit.config.load import check
 
@@ -200,11 +215,16 @@ def _report(config: Path) -> int:
     findings = checked.findings
     for finding in findings:
         say(finding.render())
-    say(f"wrote {config}" + (", which has findings" if findings else ""))
+    ending = ""
+    if findings:
+        ending = ", which has findings"
+    say(f"wrote {config}" + ending)
     wrong = bool(errors(findings))
     if wrong:
         say(f"next: hyperpod-kit validate {config}")
     else:
-        then = "users apply and upload" if checked.settings.homeless else "upload"
+        then = "upload"
+        if checked.settings.homeless:
+            then = "users apply and upload"
         say(f"next: hyperpod-kit validate --aws {config}, then {then}")
     return int(wrong)

@@ -27,11 +27,11 @@ def jobs_first(command: Callable[..., Any]) -> Callable[..., Any]:
     """--when-idle, --drain, --drain-timeout and how nodes are reached, handed to the command as `first: JobsFirst`."""
 
     @functools.wraps(command)
-    def with_jobs(*, when_idle: bool, drain: bool, drain_timeout: float, ssh: SshSettings, **others: Any) -> Any:
+    def with_jobs(*, when_idle: bool, drain: bool, drain_timeout: float, ssh: SshSettings, **options: Any) -> Any:
         if when_idle and drain:
             raise UsageError("--when-idle waits for all jobs and --drain queues some of them again: choose one of them")
         with ExitStack() as stack:
-            return command(first=JobsFirst(stack, ssh, when_idle, drain, drain_timeout), **others)
+            return command(first=JobsFirst(stack, ssh, when_idle, drain, drain_timeout), **options)
 
     for option in reversed(
         (
@@ -59,17 +59,17 @@ def jobs_first(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class JobsFirst:
-    """What a command knows of the jobs on its nodes. `unknown`: why they could not be listed, "" when they were."""
+    """The jobs on the nodes of a command. `listing_error`: why they could not be listed, "" when they were."""
 
     def __init__(self, stack: ExitStack, ssh: SshSettings, when_idle: bool, drain: bool, seconds: float) -> None:
         self._stack, self._ssh, self._drain, self._seconds = stack, ssh, drain, seconds
         self._runner: Optional[Runner] = None
         self._cluster: Optional[LiveCluster] = None
-        self.asked = when_idle or drain
+        self.is_requested = when_idle or drain
         self.jobs: list[NodeJob] = []
-        self.unknown = ""
+        self.listing_error = ""
 
-    def look(self, cluster: LiveCluster, names: Sequence[str]) -> None:
+    def list_jobs(self, cluster: LiveCluster, names: Sequence[str]) -> None:
         """List the jobs on the nodes with these names in Slurm.
 
         Raises Unreachable where Slurm does not say and the user wants to wait for jobs.
@@ -83,12 +83,12 @@ class JobsFirst:
             self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
             self.jobs = jobs_on(self._runner, names)
         except HyperpodKitError as err:
-            if self.asked:
+            if self.is_requested:
                 raise Unreachable(
                     f"the jobs on these nodes cannot be waited for: {err.message}",
                     hint="--ssh-key, --ssh-proxy or SSM let it be asked; nobody waits without --when-idle and --drain",
                 ) from err
-            self.unknown = err.message
+            self.listing_error = err.message
 
     def keep_only(self, names: Sequence[str]) -> None:
         """Leave out the jobs that have none of these nodes: the others stay."""
@@ -96,47 +96,61 @@ class JobsFirst:
 
     def show(self, which: str = "these nodes") -> None:
         """Tell a person before the question."""
-        if self.unknown:
-            say(f"the jobs on {which} could not be listed: {self.unknown}")
+        if self.listing_error:
+            say(f"the jobs on {which} could not be listed: {self.listing_error}")
             return
         for job in self.jobs[:MOST_SHOWN]:
-            say(job.to_words())
+            say(job.to_line())
         if len(self.jobs) > MOST_SHOWN:
             say(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
         if not self.jobs:
             say(f"no job has any of {which}")
 
     def question(self, *, aws_chooses: bool = False) -> str:
-        """What the question of the command begins with. `aws_chooses`: of these nodes some go, and AWS says which."""
-        if self.unknown:
+        """Return what the question of the command begins with.
+
+        `aws_chooses`: of these nodes some go, and AWS says which.
+        """
+        if self.listing_error:
             return "It is not known which jobs run there. "
         if not self.jobs:
             return ""
-        count = "1 job has" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs have"
-        fate = "it is waited for" if len(self.jobs) == 1 else "they are waited for"
+        if len(self.jobs) == 1:
+            count, fate = "1 job has", "it is waited for"
+        else:
+            count, fate = f"{len(self.jobs)} jobs have", "they are waited for"
         if aws_chooses:
             return f"{count} nodes of which AWS takes some (--when-idle or --drain takes idle ones first, and waits). "
-        if not self.asked:
+        if not self.is_requested:
             return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
         return f"{count} these nodes; {fate}. "
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; `jobs` is null where they could not be listed."""
-        return {"jobs": None if self.unknown else [job.to_dict() for job in self.jobs], "jobs_unknown": self.unknown}
+        if self.listing_error:
+            jobs = None
+        else:
+            jobs = [job.to_dict() for job in self.jobs]
+        return {
+            "jobs": jobs,
+            "jobs_unknown": self.listing_error,
+        }
 
     def vacate(self, names: Sequence[str], verb: str) -> Optional[Vacated]:
         """Wait until no job has these nodes, where the user wants that. Raises what remote.vacate.vacate raises."""
         from hyperpod_kit.remote.vacate import Vacating, WaitLimit, vacate
 
-        if not self.asked or self._runner is None or self._cluster is None:
+        if not self.is_requested or self._runner is None or self._cluster is None:
             return None
-        how = Vacating.DRAIN if self._drain else Vacating.WHEN_IDLE
+        how = Vacating.WHEN_IDLE
+        if self._drain:
+            how = Vacating.DRAIN
         with open_memory(self._cluster, self._ssh) as count_unsaved:
             return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say, count_unsaved)
 
-    def let_back(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
+    def readmit(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
         """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
-        from hyperpod_kit.remote.vacate import WaitLimit, let_back
+        from hyperpod_kit.remote.vacate import WaitLimit, readmit_jobs
 
         if vacated is None or not vacated.drained:
             return
@@ -144,7 +158,7 @@ class JobsFirst:
         try:
             # The controller may have been restarted with them.
             self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
-            let_back(self._runner, vacated, WaitLimit(seconds), say)
+            readmit_jobs(self._runner, vacated, WaitLimit(seconds), say)
         except HyperpodKitError as err:
             raise type(err)(
                 f"{err.message}; the nodes are still drained",
@@ -152,26 +166,26 @@ class JobsFirst:
             ) from err
 
     def without(self, vacated: Optional[Vacated], names: Sequence[str]) -> Optional[Vacated]:
-        """The same without these nodes, of which nothing becomes."""
+        """Leave out these nodes, of which nothing becomes."""
         if vacated is None:
             return None
         return replace(vacated, drained=tuple(name for name in vacated.drained if name not in names))
 
-    def let_go(self, vacated: Optional[Vacated], names: Optional[Sequence[str]] = None) -> None:
+    def release(self, vacated: Optional[Vacated], names: Optional[Sequence[str]] = None) -> None:
         """Let jobs in again, on all the nodes or on those with these names: nothing becomes of them."""
-        from hyperpod_kit.remote.vacate import let_go
+        from hyperpod_kit.remote.vacate import undrain
 
         if vacated is not None and self._runner is not None:
             nodes = [name for name in vacated.drained if names is None or name in names]
             if nodes:
-                let_go(self._runner, nodes, vacated.reason, say)
+                undrain(self._runner, nodes, vacated.reason, say)
 
 
 def open_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
     """A context with a Runner of Slurm's commands there. Raises Unreachable, AwsError."""
-    from hyperpod_kit.remote.slurm_way import slurm_of
+    from hyperpod_kit.remote.slurm_runner import open_slurm_runner
 
-    return slurm_of(cluster, ssh, say)
+    return open_slurm_runner(cluster, ssh, say)
 
 
 def open_memory(cluster: LiveCluster, ssh: SshSettings) -> Any:

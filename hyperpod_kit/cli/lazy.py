@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 import click
 
 from hyperpod_kit.ending import reader_gone
-from hyperpod_kit.errors import Absent, Unreachable
+from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.extras import require_distribution
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class CommandEntry(NamedTuple):
     """Where a command lies, `module:attribute`, and its line in --help, so that --help imports nothing."""
 
-    place: str
+    import_path: str
     help: str
 
 
@@ -49,7 +50,12 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        command = _load(entry.place)
+        try:
+            command = _load(entry.import_path, f"{ctx.command_path} {cmd_name}")
+        except MissingExtra:
+            if ctx.resilient_parsing:
+                return click.Command(cmd_name)  # a key press completes nothing there, and prints no error
+            raise
         assert isinstance(command, click.Command)
         return command
 
@@ -63,17 +69,22 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._entries, 1, 0.6)
-            ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
+            suggestion = ""
+            if near:
+                suggestion = f" Did you mean `{near[0]}`?"
+            ctx.fail(f"no such command `{args[0]}`." + suggestion)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names from the table: a key press must not import every command."""
         from click.shell_completion import CompletionItem
 
-        found = [
-            CompletionItem(name, help=one.help) for name, one in self._entries.items() if name.startswith(incomplete)
+        items = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in self._entries.items()
+            if name.startswith(incomplete)
         ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -91,14 +102,14 @@ class LazyGroup(click.Group):
 
 
 class Passthrough(click.Command):
-    """Hands every word after its name, `--` and `--help` included, to `main(argv) -> exit code` at `place`.
+    """Hands every word after its name, `--` and `--help` included, to `main(argv) -> exit code` at `import_path`.
 
     `parsers`: first word after the name -> place of the function that makes its parser; "" for all other words.
     """
 
-    def __init__(self, name: str, place: str, parsers: Mapping[str, str]) -> None:
+    def __init__(self, name: str, import_path: str, parsers: Mapping[str, str]) -> None:
         super().__init__(name, add_help_option=False)
-        self._place = place
+        self._import_path = import_path
         self._parsers = parsers
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -106,43 +117,54 @@ class Passthrough(click.Command):
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
-        shown = self._help(ctx.obj)
+        shown = self._help(ctx.command_path, ctx.obj)
         if shown is None:
-            return _load(self._place)(ctx.obj)
+            return _load(self._import_path, ctx.command_path)(ctx.obj)
         from hyperpod_kit.cli.output import out
 
         out(shown, nl=False)
         return 0
 
-    def _help(self, words: list[str]) -> Optional[str]:
-        """What these words ask to be shown, None for nothing that is known here: its own parser judges that."""
+    def _help(self, command: str, arguments: list[str]) -> Optional[str]:
+        """Return the help that these words ask for, None for nothing that is known here: its own parser judges that."""
         from hyperpod_kit.cli import argparse_help
 
-        named = argparse_help.asked(words)
+        named = argparse_help.requested_help(arguments)
         if named is None:
             return None
-        own = self._parsers.get(named[0] if named else "")
-        root = _load(own or self._parsers[""])()
-        found = argparse_help.inner(root, named[1:] if own and named else named)
-        others = [word for word in self._parsers if word and not named]
-        return None if found is None else argparse_help.text(found, others)
+        first_name = ""
+        if named:
+            first_name = named[0]
+        parser_path = self._parsers.get(first_name)
+        root = _load(parser_path or self._parsers[""], " ".join([command, *named[:1]]))()
+        remaining = named
+        if parser_path and named:
+            remaining = named[1:]
+        parser = argparse_help.find_parser(root, remaining)
+        other_commands = [word for word in self._parsers if word and not named]
+        if parser is None:
+            return None
+        return argparse_help.text(parser, other_commands)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Words that argparse would take next."""
         from hyperpod_kit.cli.argparse_completion import complete
 
-        words: list[str] = ctx.obj
-        if words[:1] and words[0] in self._parsers:
+        arguments: list[str] = ctx.obj
+        if arguments[:1] and arguments[0] in self._parsers:
             return []  # its parser needs torch, which takes seconds to import
-        others = {word: "" for word in self._parsers if word and not words}
-        return complete(_load(self._parsers[""])(), words, incomplete, others)
+        other_commands = {word: "" for word in self._parsers if word and not arguments}
+        return complete(_load(self._parsers[""], ctx.command_path)(), arguments, incomplete, other_commands)
 
     def parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
         """(words before it, parser) each; what documents and tests read. Imports them all, torch with some."""
-        for word, place in self._parsers.items():
-            yield tuple(part for part in (self.name, word) if part), _load(place)()
+        for word, import_path in self._parsers.items():
+            names = tuple(part for part in (self.name, word) if part)
+            yield names, _load(import_path, " ".join(names))()
 
 
-def _load(place: str) -> Any:
-    module, _, attribute = place.partition(":")
+def _load(import_path: str, command: str) -> Any:
+    """What lies at a path. Raises MissingExtra where `command` is of a distribution that is not installed."""
+    module, _, attribute = import_path.partition(":")
+    require_distribution(module, command)
     return getattr(import_module(module), attribute)

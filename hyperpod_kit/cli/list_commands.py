@@ -41,23 +41,26 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
     from rich.table import Table
 
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.clusters import list_all
+    from hyperpod_kit.cluster.clusters import fetch_clusters
 
     sagemaker = SageMaker(region)
-    found = list_all(sagemaker)
+    clusters = fetch_clusters(sagemaker)
     if as_json:
-        data({"region": sagemaker.region, "clusters": [asdict(one) for one in found]})
+        data({"region": sagemaker.region, "clusters": [asdict(cluster) for cluster in clusters]})
         return
     grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
     for column in ("cluster", "status", "created", "arn"):
         grid.add_column(column, overflow="fold")
-    for one in found:
+    for cluster in clusters:
         grid.add_row(
-            cell(one.name), cell(one.status, _STYLES.get(one.status, "yellow")), cell(one.created), cell(one.arn)
+            cell(cluster.name),
+            cell(cluster.status, _STYLES.get(cluster.status, "yellow")),
+            cell(cluster.created),
+            cell(cluster.arn),
         )
-    if found:
+    if clusters:
         console().print(grid)
-    say(f"{len(found)} clusters in {sagemaker.region}")
+    say(f"{len(clusters)} clusters in {sagemaker.region}")
 
 
 @click.command("list-cluster-nodes")
@@ -92,17 +95,18 @@ def list_cluster_nodes(
       hyperpod-kit list-cluster-nodes --watch 10
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.nodes import changes, list_nodes
+    from hyperpod_kit.cluster.nodes import describe_changes, list_nodes
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
-    wanted = {state.casefold() for state in states}
+    requested_states = {state.casefold() for state in states}
 
-    def meant(every: Sequence[ClusterNode]) -> list[ClusterNode]:
+    def select(every: Sequence[ClusterNode]) -> list[ClusterNode]:
         return [
             node
             for node in every
-            if (not groups or node.group in groups) and (not wanted or node.status.casefold() in wanted)
+            if (not groups or node.group in groups)
+            and (not requested_states or node.status.casefold() in requested_states)
         ]
 
     every = list_nodes(sagemaker, chosen.name)
@@ -111,31 +115,33 @@ def list_cluster_nodes(
             f"cluster {chosen.name} has no node in a group `{name}`: expected one of "
             f"{', '.join(sorted({node.group for node in every})) or 'none'}"
         )
-    nodes = meant(every)
+    nodes = select(every)
     if as_json:
         (data if watch is None else json_line)(_listed(chosen.name, nodes))
     else:
         _show(chosen.name, nodes)
-        among = f" of {len(every)}" if groups or wanted else ""
+        among = ""
+        if groups or requested_states:
+            among = f" of {len(every)}"
         say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
     while watch is not None:
         time.sleep(watch)
         try:
-            nodes, before = meant(list_nodes(sagemaker, chosen.name)), nodes
+            nodes, before = select(list_nodes(sagemaker, chosen.name)), nodes
         except Unreachable as err:
             say(f"{err.message}; asking again in {watch:g} s")
             continue
         if as_json:
             json_line(_listed(chosen.name, nodes))
         else:
-            _tell(changes(before, nodes))
+            _print_changes(describe_changes(before, nodes))
 
 
 def _listed(name: str, nodes: Sequence[ClusterNode]) -> dict[str, Any]:
     return {"cluster": name, "nodes": [asdict(node) for node in nodes]}
 
 
-def _tell(lines: Sequence[str]) -> None:
+def _print_changes(lines: Sequence[str]) -> None:
     from hyperpod_kit.cluster.times import in_utc
 
     at = in_utc(datetime.now(timezone.utc))
@@ -160,10 +166,11 @@ def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
     if screen.width < NARROWEST:
         _show_narrow(screen, nodes)
         return
-    roomy = screen.width >= 120
-    shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
-    shown += ["message"] if any(node.message for node in nodes) else []
-    shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
+    shown, shape = ["group", "node", "address", "type", "state"], box.SIMPLE_HEAD
+    if screen.width >= 120:
+        shown, shape = [*shown, "launched"], box.HEAVY_HEAD
+    if any(node.message for node in nodes):
+        shown.append("message")
     grid = Table(title=f"nodes of cluster {name}", title_justify="left", box=shape)
     for column in shown:
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))

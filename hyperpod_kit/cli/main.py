@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.command_ending import exit_code_of
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
-from hyperpod_kit.ending import hear_interrupts
+from hyperpod_kit.ending import enable_interrupts
 from hyperpod_kit.exit_codes import SUMMARY, ExitCode
 from hyperpod_kit.version import version
 
@@ -92,8 +92,8 @@ ELSEWHERE = {
 }
 
 
-def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked and not context.resilient_parsing:
+def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if is_requested and not context.resilient_parsing:
         from hyperpod_kit.cli.output import out
 
         out(f"{PROGRAM}, version {version()}")
@@ -123,9 +123,10 @@ def cli(debug: bool, profile: Optional[str]) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
-    hear_interrupts()
-    words = list(sys.argv[1:] if argv is None else argv)
-    code = run(words)
+    enable_interrupts()
+    if argv is None:
+        argv = sys.argv[1:]
+    code = run(list(argv))
     if code == ExitCode.STOPPED:
         # Threads that still wait for AWS or a node would hold the prompt for a minute. What they do is safe to cut off.
         sys.stdout.flush()
@@ -134,21 +135,24 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     sys.exit(code)
 
 
-def run(words: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    debug, others = _debug(words)
-    return exit_code_of(lambda: cli.main(others, prog_name=PROGRAM, standalone_mode=False), debug=debug)
+    debug, remaining = _split_debug(arguments)
+    return exit_code_of(lambda: cli.main(remaining, prog_name=PROGRAM, standalone_mode=False), debug=debug)
 
 
-def _debug(words: Sequence[str]) -> tuple[bool, list[str]]:
+def _split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether --debug is among the words of ours, and the words without it. What stands behind `--`, or in a line for
     sbatch, is somebody else's."""
-    foreign = words.index("--") if "--" in words else len(words)
+    if "--" in arguments:
+        foreign = arguments.index("--")
+    else:
+        foreign = len(arguments)
     for command in FOREIGN_LINES:
-        if list(words[: len(command)]) == list(command):
+        if list(arguments[: len(command)]) == list(command):
             foreign = 0
-    kept = [word for place, word in enumerate(words) if place >= foreign or word != "--debug"]
-    return len(kept) < len(words), kept
+    kept = [word for index, word in enumerate(arguments) if index >= foreign or word != "--debug"]
+    return len(kept) < len(arguments), kept
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def validate_mounts(
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
       hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
-    from hyperpod_kit.cli.survey_show import Display, show_each
-    from hyperpod_kit.remote.survey import repeated, take_survey
+    from hyperpod_kit.cli.fleet_show import Display, show_each
+    from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet
     from hyperpod_kit.remote.transports import opened
 
     live = open_cluster(resolve_cluster(config, cluster, region))
@@ -90,10 +90,16 @@ def validate_mounts(
     shown = Display(live.name, as_json, each, junit, page)
     with opened(via, live, ssh, max_age, controller, say) as transport:
         once = functools.partial(
-            take_survey, live, transport, max_age, lambda count: bar(f"asking {count} nodes {transport.words}", count)
+            query_fleet,
+            live,
+            transport,
+            max_age,
+            lambda count: bar(f"asking {count} nodes {transport.description}", count),
         )
         if watch is not None:
-            show_each(shown, repeated(once, watch))
-        found = once()
-    shown.show(found)
-    return 0 if found.healthy else 1
+            show_each(shown, poll_fleet(once, watch))
+        status = once()
+    shown.show(status)
+    if status.healthy:
+        return 0
+    return 1

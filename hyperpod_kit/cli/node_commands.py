@@ -139,7 +139,7 @@ def _act(
     targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
     listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
     names = {node.instance_id: slurm_name(node.address) for node in targets if node.address}
-    first.look(live, list(names.values()))
+    first.list_jobs(live, list(names.values()))
     if dry_run:
         say(f"would be {verb.done}: {listed}")
         first.show()
@@ -152,19 +152,21 @@ def _act(
     try:
         done, refused = verb.act(sagemaker, chosen.name, targets)
     except BaseException:
-        first.let_go(vacated)
+        first.release(vacated)
         raise
     refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
-    first.let_go(vacated, refused_names)
+    first.release(vacated, refused_names)
     if as_json:
         data({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         say(f"being {verb.done}: {', '.join(done)}")
     if done and verb.stay:
-        first.let_back(live, first.without(vacated, refused_names), COMES_BACK)
+        first.readmit(live, first.without(vacated, refused_names), COMES_BACK)
     if refused:
         say(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:
             say(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
     say("next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}")
-    return 1 if refused else 0
+    if refused:
+        return 1
+    return 0

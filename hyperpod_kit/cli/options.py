@@ -65,7 +65,7 @@ def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, aft
     """
 
     @functools.wraps(command)
-    def with_config(*, nodes: tuple[str, ...], **others: Any) -> Any:
+    def with_config(*, nodes: tuple[str, ...], **options: Any) -> Any:
         context = click.get_current_context()
         config = None
         if nodes and nodes[0].endswith(CONFIG_SUFFIXES):
@@ -74,10 +74,10 @@ def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, aft
             raise click.UsageError("Missing argument 'NODE…'.", context)
         if config is not None:
             context.set_parameter_source("config", click.core.ParameterSource.COMMANDLINE)
-        return command(config=config or Path(os.environ.get(HPK_CONFIG) or DEFAULT_CONFIG), nodes=nodes, **others)
+        return command(config=config or Path(os.environ.get(HPK_CONFIG) or DEFAULT_CONFIG), nodes=nodes, **options)
 
-    words = " ".join(filter(None, ("[CONFIG]", after or ("NODE…" if required else "[NODE…]"))))
-    nodes = click.argument("nodes", nargs=-1, required=required, metavar=words)
+    metavar = " ".join(filter(None, ("[CONFIG]", after or ("NODE…" if required else "[NODE…]"))))
+    nodes = click.argument("nodes", nargs=-1, required=required, metavar=metavar)
     return nodes(_cluster_option(region_option(with_config)))
 
 
@@ -97,14 +97,18 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
         raise Absent(f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file")
-    settings = load(config) if cluster is None or written else None
+    settings = None
+    if cluster is None or written:
+        settings = load(config)
     if settings is None and cluster is not None and config.exists():
         # The file that lies here counts when it is about the same cluster; when it is broken it does not matter.
         from hyperpod_kit.errors import ConfigError
 
         try:
-            found = load(config)
-            settings = found if found.cluster.name == cluster else None
+            configured = load(config)
+            settings = None
+            if configured.cluster.name == cluster:
+                settings = configured
         except ConfigError:
             settings = None
     if settings is None:

@@ -40,21 +40,31 @@ def say(text: str) -> None:
 def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:
     """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
     shown = terminal.lines(text)
-    click.echo(click.style(shown, fg=fg, dim=dim or None) if (fg or dim) and _coloured() else shown, nl=nl, err=err)
+    styled = shown
+    if (fg or dim) and _coloured():
+        styled = click.style(shown, fg=fg, dim=dim or None)
+    click.echo(styled, nl=nl, err=err)
 
 
 def _coloured() -> bool:
-    """What rich asks too, and click does not: https://no-color.org, and a terminal that has none."""
+    """Whether to colour, as rich decides it and click does not: https://no-color.org, and a terminal that has none."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def document(made: str) -> None:
-    """What this program has made for programs: a script, a configuration. It goes out as it is, to a file mostly."""
-    click.echo(made if not sys.stdout.isatty() else printable_lines(made), nl=not made.endswith("\n"))
+    """Print what this program has made for programs: a script, a configuration.
+
+    It goes out as it is, to a file mostly.
+    """
+    if not sys.stdout.isatty():
+        shown = made
+    else:
+        shown = printable_lines(made)
+    click.echo(shown, nl=not made.endswith("\n"))
 
 
 def error(message: str, hint: Optional[str] = None) -> None:
-    """What failed, and what to type next."""
+    """Print what failed, and what to type next."""
     say("error: " + terminal.indented(message))
     if hint:
         say("hint: " + terminal.indented(hint))
@@ -66,7 +76,7 @@ def data(value: Any) -> None:
 
 
 def json_line(value: Any) -> None:
-    """The same as one line of many."""
+    """Print one object on one line of many."""
     click.echo(terminal.json_text(value))
 
 
@@ -77,8 +87,8 @@ def confirmed(question: str) -> bool:
 
 def prompted(question: str, default: Any, show_default: bool) -> str:
     """Ask for a line on stderr. Raises click.Abort at the end of the input."""
-    answer: str = click.prompt(terminal.lines(question), default=default, show_default=show_default, err=True)
-    return answer
+    line: str = click.prompt(terminal.lines(question), default=default, show_default=show_default, err=True)
+    return line
 
 
 def cell(value: object, style: str = "") -> Text:
@@ -92,17 +102,20 @@ def console(stderr: bool = False) -> Console:
     """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
     from hyperpod_kit.cli.clean_console import CleanConsole
 
-    stream = sys.stderr if stderr else sys.stdout
-    return CleanConsole(
-        file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False, emoji=False
-    )
+    stream = sys.stdout
+    if stderr:
+        stream = sys.stderr
+    width = None
+    if not stream.isatty():
+        width = PLAIN_WIDTH
+    return CleanConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; where that is no terminal, a line for each QUIET seconds. Yields advance(count)."""
     if not sys.stderr.isatty():
-        with _told(title, total) as advance:
+        with _log_progress(title, total) as advance:
             yield advance
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -124,10 +137,10 @@ QUIET = 10.0
 
 
 @contextmanager
-def _told(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def _log_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     done, over = 0, threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(QUIET):
             say(f"{title}: {done} of {total}")
 
@@ -135,13 +148,13 @@ def _told(title: str, total: int) -> Iterator[Callable[[int], None]]:
         nonlocal done
         done += count
 
-    teller = threading.Thread(target=tell, daemon=True, name="progress")
-    teller.start()
+    reporter = threading.Thread(target=report, daemon=True, name="progress")
+    reporter.start()
     try:
         yield advance
     finally:
         over.set()
-        teller.join()
+        reporter.join()
 
 
 SILENCE = 30.0
@@ -155,25 +168,29 @@ def watch() -> Iterator[Callable[[str], None]]:
     A long silence must not look like a hang: a line that has not changed for SILENCE seconds is said again, and on a
     terminal the last one stays at the bottom with a spinner and the seconds.
     """
-    began = time.monotonic()
-    last, said = "", began
-    screen = console(stderr=True) if sys.stderr.isatty() else None
-    spinner = screen.status("asking AWS") if screen is not None else None
+    started_at = time.monotonic()
+    last, reported_at = "", started_at
+    screen = None
+    if sys.stderr.isatty():
+        screen = console(stderr=True)
+    spinner = None
+    if screen is not None:
+        spinner = screen.status("asking AWS")
 
     def show(line: str) -> None:
-        nonlocal last, said
+        nonlocal last, reported_at
         now = time.monotonic()
-        shown = f"{now - began:5.0f} s  {line}"
+        shown = f"{now - started_at:5.0f} s  {line}"
         if screen is None or spinner is None:
-            if line != last or now - said >= SILENCE:
-                last, said = line, now
+            if line != last or now - reported_at >= SILENCE:
+                last, reported_at = line, now
                 say(shown)
             return
         if line != last:
             last = line
             # Through the same console, which moves the spinner out of the way.
             screen.print(cell(shown))
-        spinner.update(cell(f"{line.split(' · ')[0]}, {now - began:.0f} s"))
+        spinner.update(cell(f"{line.split(' · ')[0]}, {now - started_at:.0f} s"))
 
     if spinner is None:
         yield show

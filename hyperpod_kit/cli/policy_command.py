@@ -13,7 +13,7 @@ from hyperpod_kit.errors import Absent
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
-    from hyperpod_kit.preflight.placement import RoleOf
+    from hyperpod_kit.preflight.placement import NodeRole
 
 
 @click.command()
@@ -34,7 +34,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
       hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.preflight import needs, role_policy
+    from hyperpod_kit.preflight import required_permissions, role_policy
 
     settings = load(config)
     role = _role(settings, group)
@@ -45,14 +45,16 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
             f"--assume-role-policy-document file://trust.json"
         )
         return
-    wanted = role_policy.permissions(needs.needs(settings, role), role_policy.bundle_denied(settings, role))
-    data(wanted)
+    document = role_policy.permissions(
+        required_permissions.required_permissions(settings, role), role_policy.bundle_denied(settings, role)
+    )
+    data(document)
     if settings.metadata_users is None:
         say("every process of every user on these nodes has these rights: the metadata service is open to all of them")
         say("hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone")
     else:
         say(f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights")
-    length = role_policy.length(wanted)
+    length = role_policy.length(document)
     limit = role_policy.INLINE_LIMIT
     if length > limit:
         say(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
@@ -63,7 +65,7 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
         )
 
 
-def _role(settings: Settings, group: Optional[str]) -> RoleOf:
+def _role(settings: Settings, group: Optional[str]) -> NodeRole:
     """The role of a group, or the first one. Raises UsageError."""
     from hyperpod_kit.preflight.placement import roles
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hyperpod_kit.cli.output import out, prompted, say
-from hyperpod_kit.config.answers import Answers, Question
+from hyperpod_kit.config.init_answers import Answers, Question
 from hyperpod_kit.config.questions import objections, open_questions
 
 
@@ -15,21 +15,26 @@ def interview(base: dict[str, Any], answers: Answers) -> Answers:
     say("An empty line takes the answer in brackets. Ctrl-C leaves everything as it is.")
     for question in open_questions(base, answers):
         if question.when(answers):
-            answers = replace(answers, **{question.key: _ask(base, answers, question)})
+            answers = replace(answers, **{question.key: _prompt_until_valid(base, answers, question)})
     return answers
 
 
-def _ask(base: dict[str, Any], answers: Answers, question: Question) -> Any:
+def _prompt_until_valid(base: dict[str, Any], answers: Answers, question: Question) -> Any:
     usual = question.proposed(answers)
     out(f"\n{question.explanation}", dim=True, err=True)
     while True:
-        left_out = "" if question.optional or usual is None else usual
+        if question.optional or usual is None:
+            left_out = ""
+        else:
+            left_out = usual
         text = prompted(question.prompt, default=left_out, show_default=usual is not None).strip()
         if not text and not question.optional:
             say("This one has no answer that could be taken for granted: type one, or Ctrl-C.")
             continue
         if not text and question.optional:
-            return None if getattr(answers, question.key) is None else ()
+            if getattr(answers, question.key) is None:
+                return None
+            return ()
         try:
             value = question.parse(text)
         except ValueError as err:

@@ -106,12 +106,17 @@ def up(
     warning = host.warning_of_others(host.other_users())
     if warning:
         output.say(warning)
-    output.out(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
+    state = "up already"
+    if started:
+        state = "up"
+    output.out(f"rehearsal {name} is {state}: {data['endpoint']} (state in {layout.root})")
     output.out(f'next: eval "$(hyperpod-kit rehearse env{_name_argument(name)})"')
 
 
 def _name_argument(name: str) -> str:
-    return "" if name == DEFAULT_NAME else f" --name {name}"
+    if name == DEFAULT_NAME:
+        return ""
+    return f" --name {name}"
 
 
 @rehearse.command()
@@ -145,7 +150,10 @@ def status(name: str, as_json: bool) -> None:
     _, data = boot.running(name)
     for cluster in data["clusters"]:
         for node in cluster["nodes"]:
-            node["machine"] = "running" if targets.is_running(node) else "dead"
+            if targets.is_running(node):
+                node["machine"] = "running"
+            else:
+                node["machine"] = "dead"
     if as_json:
         output.data(dict(sorted(data.items())))
         return
@@ -169,8 +177,13 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
     from hyperpod_kit.rehearsal import boot, targets
 
     layout, data = boot.running(name)
-    words = [shlex.join(command)] if command else []
-    argv = targets.ssh_command(layout, targets.find(data, node), words, tty=sys.stdin.isatty() and sys.stdout.isatty())
+    if command:
+        remote_command = [shlex.join(command)]
+    else:
+        remote_command = []
+    argv = targets.ssh_command(
+        layout, targets.find(data, node), remote_command, tty=sys.stdin.isatty() and sys.stdout.isatty()
+    )
     # The command is the user's own and may run as long as it likes: ssh takes this process's place.
     os.execvp(argv[0], argv)
 
@@ -188,9 +201,9 @@ def kill_node(name: str, node: str) -> None:
     from hyperpod_kit.rehearsal import boot, targets
 
     _, data = boot.running(name)
-    found = targets.find(data, node)
-    targets.kill(found)
-    output.out(f"killed {found['place']}: {found['host']} {found['instance_id']}")
+    machine = targets.find(data, node)
+    targets.kill(machine)
+    output.out(f"killed {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("freeze-node")
@@ -208,9 +221,12 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
     from hyperpod_kit.rehearsal import boot, cgroups, targets
 
     layout, data = boot.running(name)
-    found = targets.find(data, node)
-    cgroups.freeze(f"{layout.cgroup}/{found['instance_id']}", not thaw)
-    output.out(f"{'thawed' if thaw else 'froze'} {found['place']}: {found['host']} {found['instance_id']}")
+    machine = targets.find(data, node)
+    cgroups.freeze(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
+    verb = "froze"
+    if thaw:
+        verb = "thawed"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("partition-node")
@@ -229,9 +245,12 @@ def partition_node(name: str, node: str, heal: bool) -> None:
     from hyperpod_kit.rehearsal.network import set_link
 
     layout, data = boot.running(name)
-    found = targets.find(data, node)
-    set_link(layout, found["instance_id"], up=heal)
-    output.out(f"{'connected' if heal else 'cut off'} {found['place']}: {found['host']} {found['instance_id']}")
+    machine = targets.find(data, node)
+    set_link(layout, machine["instance_id"], up=heal)
+    verb = "cut off"
+    if heal:
+        verb = "connected"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("break-mount")
@@ -257,7 +276,10 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
     layout, data = boot.running(name)
     for path in paths:
         at = mount_faults.spot(layout, targets.find(data, node), path)
-        done = (mount_faults.UNDO if undo else mount_faults.FAULTS)[fault](at)
+        table = mount_faults.FAULTS
+        if undo:
+            table = mount_faults.UNDO
+        done = table[fault](at)
         output.out(f"{path} of {at.node['place']}: {done}")
 
 
@@ -279,7 +301,7 @@ def replace_node(name: str, node: str) -> None:
 
     layout, data = boot.running(name)
     key = Keys.load(layout.root).admin
-    found = targets.find(data, node)
+    machine = targets.find(data, node)
     client = boto3.client(
         "sagemaker",
         endpoint_url=data["endpoint"],
@@ -287,10 +309,10 @@ def replace_node(name: str, node: str) -> None:
         aws_access_key_id=key.id,
         aws_secret_access_key=key.secret,
     )
-    answer = client.batch_replace_cluster_nodes(ClusterName=found["cluster"], NodeIds=[found["instance_id"]])
-    for failure in answer["Failed"]:
-        raise RehearsalError(f"{found['place']} ({found['instance_id']}) is not replaced: {failure['Message']}")
-    output.out(f"replacing {found['place']}: {found['host']} {found['instance_id']}")
+    response = client.batch_replace_cluster_nodes(ClusterName=machine["cluster"], NodeIds=[machine["instance_id"]])
+    for failure in response["Failed"]:
+        raise RehearsalError(f"{machine['place']} ({machine['instance_id']}) is not replaced: {failure['Message']}")
+    output.out(f"replacing {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command()
@@ -325,8 +347,8 @@ def down(name: str, everything: bool) -> None:
     from hyperpod_kit.rehearsal import boot, cleanup
 
     if everything:
-        for gone in cleanup.down_all():
-            output.out(f"rehearsal {gone} is down")
+        for removed in cleanup.down_all():
+            output.out(f"rehearsal {removed} is down")
     elif boot.down(name):
         output.out(f"rehearsal {name} is down")
     else:
@@ -345,9 +367,9 @@ def sandbox(config: str, keep: bool, as_json: bool) -> None:
       hyperpod-kit rehearse sandbox
       hyperpod-kit rehearse sandbox --keep
     """
-    from hyperpod_kit.rehearsal import sandbox as place
+    from hyperpod_kit.rehearsal import sandbox as sandbox_module
 
-    result = place.run(config, keep=keep)
+    result = sandbox_module.run(config, keep=keep)
     if as_json:
         output.data(result.to_dict())
     else:

@@ -40,7 +40,7 @@ class Progress:
 
 
 def print_fidelity() -> None:
-    """What is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
+    """Print what is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
     from rich.table import Table
 
     from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls
@@ -76,8 +76,13 @@ def print_status(data: dict[str, Any]) -> None:
         for column in ("node", "instance", "host", "machine", "age", "status"):
             table.add_column(column, no_wrap=column != "status")
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
-            age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
+            age = "-"
+            if node["booted_at"]:
+                age = f"{time.time() - node['booted_at']:.0f} s"
             first_line = node["message"].split("\n", 1)[0]
+            message_text = ""
+            if first_line:
+                message_text = f": {first_line}"
             table.add_row(
                 *map(
                     cell,
@@ -87,7 +92,7 @@ def print_status(data: dict[str, Any]) -> None:
                         node["host"],
                         node["machine"],
                         age,
-                        node["status"] + (f": {first_line}" if first_line else ""),
+                        node["status"] + message_text,
                     ),
                 )
             )
@@ -106,8 +111,8 @@ def sandbox_lines(result: SandboxResult) -> Iterator[str]:
         yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
         yield from (f"  {line}" for line in run.output.splitlines())
         changes = [command for command in run.commands if not is_question(command)]
-        asked = len(run.commands) - len(changes)
-        yield f"  {len(changes)} commands were recorded instead of run (and {asked} that only ask):"
+        question_count = len(run.commands) - len(changes)
+        yield f"  {len(changes)} commands were recorded instead of run (and {question_count} that only ask):"
         yield from (f"    {shlex.join(command)}" for command in changes)
     yield "not exercised:"
     yield from (f"  - {item}" for item in result.not_exercised)

@@ -16,7 +16,7 @@ from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_read
 from hyperpod_kit.errors import ClusterError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.cluster.software import SoftwareOf
+    from hyperpod_kit.cluster.software import NodeSoftware
 
 
 @click.command("update-software")
@@ -70,21 +70,21 @@ def update_software(
     from hyperpod_kit.cluster import software
     from hyperpod_kit.cluster.nodes import list_nodes, slurm_name
 
-    speed = software.rollout(batch, pause)
+    speed = software.parse_rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)
     cluster_to_ask = open_cluster(chosen)
     sagemaker = cluster_to_ask.sagemaker
     live = sagemaker.describe_cluster(chosen.name)
     meant = software.groups_of(live, groups)
     nodes = [node for node in software.software_of(sagemaker.list_nodes(chosen.name)) if node.group in meant]
-    asked = software.request(chosen.name, meant, speed, image)
+    update_request = software.request(chosen.name, meant, speed, image)
     updated = {node.instance_id for node in nodes}
     every = list_nodes(sagemaker, chosen.name)
     names = [slurm_name(node.address) for node in every if node.instance_id in updated and node.address]
-    first.look(cluster_to_ask, names)
+    first.list_jobs(cluster_to_ask, names)
     if as_json:
         listed = [node.to_dict() for node in nodes]
-        data({"cluster": chosen.name, "nodes": listed, "request": asked, **first.to_dict()})
+        data({"cluster": chosen.name, "nodes": listed, "request": update_request, **first.to_dict()})
     else:
         _show(chosen.name, nodes)
     first.show()
@@ -100,28 +100,30 @@ def update_software(
     )
     vacated = first.vacate(names, "update-software")
     try:
-        sagemaker.update_software(asked)
+        sagemaker.update_software(update_request)
     except BaseException:
-        first.let_go(vacated)
+        first.release(vacated)
         raise
     say(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
-    if not (then_wait or first.asked):
+    if not (then_wait or first.is_requested):
         say(f"next: hyperpod-kit wait --cluster {chosen.name}")
         return 0
 
     def lacking() -> Sequence[str]:
-        late = software.not_yet(nodes, software.software_of(sagemaker.list_nodes(chosen.name)))
-        return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"] if late else []
+        late = software.not_updated(nodes, software.software_of(sagemaker.list_nodes(chosen.name)))
+        if late:
+            return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"]
+        return []
 
     stale = str(live.get("FailureMessage", ""))
     until_ready(sagemaker, chosen.name, timeout=timeout, interval=interval, stale=stale, lacking=lacking)
-    first.let_back(cluster_to_ask, vacated, timeout)
+    first.readmit(cluster_to_ask, vacated, timeout)
     say(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
     return 0
 
 
 def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
-    """Raises ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
+    """Raise ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
     settings = chosen.settings
     if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
         return
@@ -140,7 +142,7 @@ def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) ->
 
 
 def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
-    """Raises ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
+    """Raise ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
     from hyperpod_kit.aws.s3 import Bucket
 
     for uri, groups in scripts.items():
@@ -152,13 +154,13 @@ def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]
             )
 
 
-def _show(name: str, nodes: Sequence[SoftwareOf]) -> None:
+def _show(name: str, nodes: Sequence[NodeSoftware]) -> None:
     from rich.table import Table
 
     grid = Table(title=f"software of cluster {name}", title_justify="left")
     for column in ("group", "node", "version", "AWS says", "updated"):
         grid.add_column(column, overflow="fold")
     for node in nodes:
-        told = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
-        grid.add_row(*(cell(word) for word in told))
+        values = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
+        grid.add_row(*(cell(word) for word in values))
     console().print(grid)

@@ -90,23 +90,29 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
         known_hosts: Path,
         ssh_proxy: str,
         connect_timeout: float,
-        **others: Any,
+        **options: Any,
     ) -> Any:
         from hyperpod_kit.remote.target import SshSettings
 
-        seconds = timeout if own_timeout else others.pop("timeout")
+        if own_timeout:
+            seconds = timeout
+        else:
+            seconds = options.pop("timeout")
 
+        key_path = None
+        if ssh_key:
+            key_path = ssh_key.expanduser()
         ssh = SshSettings(
             ssh_user,
             known_hosts.expanduser(),
-            ssh_key.expanduser() if ssh_key else None,
+            key_path,
             ssh_port,
             connect_timeout,
             seconds,
             ssh_proxy,
             any(_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
         )
-        return command(ssh=ssh, **others)
+        return command(ssh=ssh, **options)
 
     for option in reversed((*_OPTIONS, *(() if own_timeout else (limit,)))):
         with_settings = option(with_settings)
@@ -114,15 +120,17 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
 
 
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of them that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
+    """Add those of the options that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
 
     @functools.wraps(command)
-    def with_login(*, ssh_user: str, ssh_key: Path | None, ssh_port: int, known_hosts: Path, **others: Any) -> Any:
+    def with_login(*, ssh_user: str, ssh_key: Path | None, ssh_port: int, known_hosts: Path, **options: Any) -> Any:
         from hyperpod_kit.cluster.session import SshLogin
 
         # Where nobody names a file, ssh looks into its own, the machine's among them.
-        named = str(known_hosts) if _given("known_hosts") else ""
-        return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **others)
+        named = ""
+        if _given("known_hosts"):
+            named = str(known_hosts)
+        return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **options)
 
     for option in reversed(_LOGIN):
         with_login = option(with_login)

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 if TYPE_CHECKING:
     from hyperpod_kit.storage.alerts.outbox import AlertReport
     from hyperpod_kit.storage.audit.ledger import AuditLedger, ChainVerdict
-    from hyperpod_kit.storage.audit.query import AuditAnswer
+    from hyperpod_kit.storage.audit.query import AuditResult
 
 KINDS = ("node", "cloudtrail", "s3-access-log", "changelog")
 _ledger = click.option(
@@ -52,17 +52,17 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
     from hyperpod_kit.cli.output import bar, data, out
     from hyperpod_kit.storage.audit import sources
 
-    found = sources.files(places)
+    log_files = sources.list_files(places)
     records = gaps = again = 0
-    with _open(ledger, create=True) as kept, bar("files", len(found)) as advance:
-        for path in found:
-            added = kept.add(sources.read(kind, path))
-            records, gaps, again = records + added.records, gaps + added.gaps, again + added.again
+    with _open(ledger, create=True) as kept, bar("files", len(log_files)) as advance:
+        for path in log_files:
+            added = kept.add(sources.read_entries(kind, path))
+            records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
-        data({"files": len(found), "records": records, "gaps": gaps, "again": again})
+        data({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
-        out(f"{len(found):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
+        out(f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
     return 0
 
 
@@ -91,14 +91,14 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
         except OSError as err:
             raise Absent(f"cannot read {given}: {err.strerror}") from err
     else:
-        start = f"now-{int(facts.seconds(since))}seconds"
+        start = f"now-{int(facts.parse_seconds(since))}seconds"
         argv = [*accounting.COMMAND, "-S", start]
         try:
             text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
         except RunError as err:
             raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
     with _open(ledger, create=True) as kept:
-        count = kept.add_jobs(accounting.jobs(text.splitlines()))
+        count = kept.add_jobs(accounting.parse_jobs(text.splitlines()))
     if as_json:
         data({"jobs": count})
     else:
@@ -128,13 +128,15 @@ def query(
     """
     import time
 
-    from hyperpod_kit.storage.audit.query import AuditQuestion, ask
+    from hyperpod_kit.storage.audit.query import AuditQuery, run_query
     from hyperpod_kit.storage.plan import facts
 
-    earliest = time.time() - facts.seconds(since) if since else 0.0
+    earliest = 0.0
+    if since:
+        earliest = time.time() - facts.parse_seconds(since)
     with _open(ledger) as kept:
-        found = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
-    _show(found, as_json)
+        matches = run_query(kept, AuditQuery(path, user, job, operation, earliest, limit=limit))
+    _show(matches, as_json)
     return 0
 
 
@@ -157,9 +159,15 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
 
     with _open(ledger) as kept:
         verdict = kept.verify()
-    sent = None if alerts is None else _alert(ledger.absolute(), verdict, alerts, alerts_state)
+    if alerts is None:
+        sent = None
+    else:
+        sent = _alert(ledger.absolute(), verdict, alerts, alerts_state)
     if as_json:
-        report = {} if sent is None else {"alerts": {**sent.to_json(), "failed": sent.failed}}
+        if sent is None:
+            report = {}
+        else:
+            report = {"alerts": {**sent.to_json(), "failed": sent.failed}}
         data({**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         out(
@@ -169,7 +177,9 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
     else:
         say(f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there")
     waits = sent is not None and bool(sent.waiting or sent.failed)
-    return 0 if verdict.broken is None and not waits else 1
+    if verdict.broken is None and not waits:
+        return 0
+    return 1
 
 
 def _alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
@@ -206,11 +216,14 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     from hyperpod_kit.storage.plan import facts
 
     with _open(ledger) as kept:
-        count = kept.retain(time.time() - facts.seconds(older_than), dry_run=dry_run)
+        count = kept.retain(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
         data({"removed": count, "dry_run": dry_run})
     else:
-        out(f"{count:,} records {'would go' if dry_run else 'were removed'}")
+        verb = "were removed"
+        if dry_run:
+            verb = "would go"
+        out(f"{count:,} records {verb}")
     return 0
 
 
@@ -230,7 +243,7 @@ def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
         raise UsageError(f"{path}: {err}") from err
 
 
-def _show(found: AuditAnswer, as_json: bool) -> None:
+def _show(matches: AuditResult, as_json: bool) -> None:
     import time
 
     from rich.table import Table
@@ -238,22 +251,30 @@ def _show(found: AuditAnswer, as_json: bool) -> None:
     from hyperpod_kit.cli.output import cell, console, data, say
 
     if as_json:
-        data({"rows": found.rows, "gaps": [vars(one) for one in found.gaps], "more": found.more})
+        data({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
         return
     grid = Table()
     for column in ("when", "who", "job", "what", "path", "from", "note"):
         grid.add_column(column)
-    for row in found.rows:
+    for row in matches.rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
-        job = f"{row['job']} ({row['by']})" if row["job"] else ""
-        path = f"{row['path']} -> {row['new_path']}" if row["new_path"] else row["path"]
-        what = f"{row['op']} ({row['result']})" if row["result"] else row["op"]
+        job = ""
+        if row["job"]:
+            job = f"{row['job']} ({row['by']})"
+        if row["new_path"]:
+            path = f"{row['path']} -> {row['new_path']}"
+        else:
+            path = row["path"]
+        if row["result"]:
+            what = f"{row['op']} ({row['result']})"
+        else:
+            what = row["op"]
         grid.add_row(*map(cell, (when, who, job, what, path, row["host"], row["note"])))
     console().print(grid)
-    for one in found.gaps[:20]:
-        say(f"gap: {one.host + ': ' if one.host else ''}{one.why}")
-    if len(found.gaps) > 20:
-        say(f"and {len(found.gaps) - 20:,} more gaps; --json lists them")
-    if found.more:
+    for gap in matches.gaps[:20]:
+        say(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
+    if len(matches.gaps) > 20:
+        say(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
+    if matches.more:
         say("there are more rows: --limit")

@@ -60,32 +60,39 @@ def bench(
     from hyperpod_kit.cli import storage_bench_show as show
     from hyperpod_kit.cli.output import say
     from hyperpod_kit.storage.bench import run
-    from hyperpod_kit.storage.bench.replays import ReplayAsked
+    from hyperpod_kit.storage.bench.replays import ReplayRequest
     from hyperpod_kit.storage.plan import calibration, facts
 
     if output is not None and no_replay:
         raise UsageError("--output is made from saves, and --no-replay makes none", hint="without --no-replay")
-    most = facts.size(budget)
+    most = facts.parse_size(budget)
     chosen = writers or WRITERS
     size = most / 2 / 3 / len(chosen)
     if parameters is not None:
-        size = facts.count(parameters) * 12 / (of_ranks or ranks) * ranks
-    asked = None if no_replay else ReplayAsked(int(size), ranks, chosen)
-    places = [run.place(text) for text in mounts]
-    found = [run.measure(place, most, _counts(streams), asked, say) for place in places]
+        size = facts.parse_count(parameters) * 12 / (of_ranks or ranks) * ranks
+    if no_replay:
+        replay_request = None
+    else:
+        replay_request = ReplayRequest(int(size), ranks, chosen)
+    targets = [run.parse_mount(text) for text in mounts]
+    reports = [run.measure(target, most, _counts(streams), replay_request, say) for target in targets]
     if output is not None:
-        calibration.save(run.calibration(found), output)
-    show.reports(found, as_json)
+        calibration.save(run.to_calibration(reports), output)
+    show.reports(reports, as_json)
     if output is not None:
         say(f"wrote {output}; next: hyperpod-kit storage plan --calibration {output}")
-    return 1 if any(one.left_out for one in found) else 0
+    if any(report.left_out for report in reports):
+        return 1
+    return 0
 
 
 def _counts(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(sorted({int(word) for word in text.split(",")}))
+        counts = tuple(sorted({int(word) for word in text.split(",")}))
     except ValueError:
-        found = ()
-    if not found or found[0] < 1 or found[-1] > 256:
+        counts = ()
+    if not counts or counts[0] < 1 or counts[-1] > 256:
         raise UsageError(f"--streams {text}: expected numbers from 1 to 256, such as 1,2,4,8")
-    return found if found[0] == 1 else (1, *found)
+    if counts[0] == 1:
+        return counts
+    return (1, *counts)

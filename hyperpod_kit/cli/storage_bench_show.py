@@ -13,50 +13,68 @@ BAR = 30
 CACHED = 0.05
 
 
-def reports(found: list[MountReport], as_json: bool) -> None:
-    """Everything of every mount."""
+def reports(mount_reports: list[MountReport], as_json: bool) -> None:
+    """Print everything of every mount."""
     if as_json:
-        data([one.to_json() for one in found])
+        data([report.to_json() for report in mount_reports])
         return
-    _probes(found)
-    _streams(found)
-    _saves(found)
-    for one in found:
-        for text in one.left_out:
-            out(f"{one.place.path}: left out: {text}")
+    _probes(mount_reports)
+    _streams(mount_reports)
+    _saves(mount_reports)
+    for report in mount_reports:
+        for text in report.left_out:
+            out(f"{report.mount.path}: left out: {text}")
 
 
-def _probes(found: list[MountReport]) -> None:
+def _probes(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="what they can do", title_justify="left")
-    for column in ("", *(str(one.place.path) for one in found)):
+    for column in ("", *(str(report.mount.path) for report in mount_reports)):
         grid.add_column(column)
-    for name in dict.fromkeys(name for one in found for name in one.probes):
-        words = []
-        for one in found:
-            result = one.probes.get(name)
-            words.append("" if result is None else "yes" if result.can else f"no: {result.why}")
-        grid.add_row(*map(cell, (name.replace("_", " "), *words)))
+    for name in dict.fromkeys(name for report in mount_reports for name in report.probes):
+        texts = []
+        for report in mount_reports:
+            result = report.probes.get(name)
+            if result is None:
+                verdict = ""
+            elif result.can:
+                verdict = "yes"
+            else:
+                verdict = f"no: {result.why}"
+            texts.append(verdict)
+        grid.add_row(*map(cell, (name.replace("_", " "), *texts)))
     for name, title in (("make", "make a small file, ms"), ("open", "open it, ms"), ("listed", "listed a second")):
-        values = [getattr(one.small, name) if one.small else None for one in found]
-        scale = 1.0 if name == "listed" else 1000.0
+        values = [getattr(report.small, name) if report.small else None for report in mount_reports]
+        scale = 1000.0
+        if name == "listed":
+            scale = 1.0
         grid.add_row(*map(cell, (title, *("" if value is None else f"{value * scale:,.2f}" for value in values))))
     console().print(grid)
 
 
-def _streams(found: list[MountReport]) -> None:
+def _streams(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="streams", title_justify="left")
     for column in ("mount", "", "by", "streams", "MB/s", "", "page cache"):
         grid.add_column(column)
-    every = [(one, by, row) for one in found for by, rows in (("own", one.streams), ("fio", one.fio)) for row in rows]
+    every = [
+        (report, by, row)
+        for report in mount_reports
+        for by, rows in (("own", report.streams), ("fio", report.fio))
+        for row in rows
+    ]
     most = max((row.rate for _, _, row in every), default=1.0)
-    for one, by, row in every:
-        cache = "past it" if row.direct else f"{row.cached:.0%} cached" if row.cached > CACHED else "dropped"
+    for report, by, row in every:
+        if row.direct:
+            cache = "past it"
+        elif row.cached > CACHED:
+            cache = f"{row.cached:.0%} cached"
+        else:
+            cache = "dropped"
         values = (
-            one.place.path,
+            report.mount.path,
             row.kind,
             by,
             row.streams,
@@ -65,30 +83,34 @@ def _streams(found: list[MountReport]) -> None:
         )
         grid.add_row(*map(cell, (*values, cache)))
     console().print(grid)
-    for one in found:
+    for report in mount_reports:
         for kind in ("write", "read"):
-            made = one.shape(kind)
+            made = report.shape(kind)
             if made is not None:
-                limit = (
-                    "" if made.knee is None else f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
-                )
+                if made.knee is None:
+                    limit = ""
+                else:
+                    limit = f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
                 first = f"{made.first * 1000:.1f} ms, then {made.stream / 1e6:,.0f} MB/s a stream{limit}"
-                out(f"{one.place.path}, {kind}: {first} (within {made.error:.0%})")
+                out(f"{report.mount.path}, {kind}: {first} (within {made.error:.0%})")
 
 
-def _saves(found: list[MountReport]) -> None:
+def _saves(mount_reports: list[MountReport]) -> None:
     from rich.table import Table
 
-    rows = [(one, row) for one in found for row in one.saves]
+    rows = [(report, row) for report in mount_reports for row in report.saves]
     if not rows:
         return
     grid = Table(title="checkpoints", title_justify="left")
     for column in ("mount", "saved by", "ranks", "GB", "seconds", "training waits", "MB/s", ""):
         grid.add_column(column)
     most = max(row.size / row.seconds for _, row in rows)
-    for one, row in rows:
+    for report, row in rows:
         rate = row.size / row.seconds
-        waits = row.seconds if row.stall is None else row.stall
+        if row.stall is None:
+            waits = row.seconds
+        else:
+            waits = row.stall
         times = (f"{row.seconds:.2f}", f"{waits:.2f}", f"{rate / 1e6:,.0f}", "█" * round(BAR * rate / most))
-        grid.add_row(*map(cell, (one.place.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
+        grid.add_row(*map(cell, (report.mount.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
     console().print(grid)

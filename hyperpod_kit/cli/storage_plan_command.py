@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Callable, Optional, TypeVar
 
 import click
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.storage.plan.calibration import Calibration
     from hyperpod_kit.storage.plan.facts import DataSet
 
+Parsed = TypeVar("Parsed")
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -122,53 +123,62 @@ def plan(
       hyperpod-kit storage plan --calibration seed  # the published tables, with the errors
     """
     from hyperpod_kit.cli import storage_plan_show as show
-    from hyperpod_kit.storage.plan import facts as words
+    from hyperpod_kit.storage.plan import facts as fact_parsers
     from hyperpod_kit.storage.plan import failures, plan
     from hyperpod_kit.storage.plan import prices as price_list
 
-    known = _calibration(calibration)
+    measurements = _calibration(calibration)
     if parameters is None:
-        if known is None:
+        if measurements is None:
             raise UsageError(
                 "a plan for which model?", hint="--parameters 8B; or --calibration FILE, to see what it predicts"
             )
-        show.calibration(known, as_json, published=calibration == "seed")
+        show.calibration(measurements, as_json, published=calibration == "seed")
         return 0
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
     if ledger is not None:
-        between, source = failures.from_ledger(ledger), f"counted in {ledger}"
+        between, source = failures.mtbf_of_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
-        between, source = words.seconds(mtbf), "as given"
+        between, source = fact_parsers.parse_seconds(mtbf), "as given"
     else:
-        between, source = failures.as_fleet(ranks)
-    facts = words.JobFacts(
-        words.count(parameters),
+        between, source = failures.mtbf_of_fleet(ranks)
+    facts = fact_parsers.JobFacts(
+        fact_parsers.parse_count(parameters),
         ranks,
         nodes,
         between,
         dtype,
         optimizer,
         bytes_per_parameter,
-        words.SavedBy(writer),
-        words.seconds(every) if every else None,
+        fact_parsers.PlannedWriter(writer),
+        _parsed(fact_parsers.parse_seconds, every),
         memory_share,
-        words.seconds(restart),
+        fact_parsers.parse_seconds(restart),
         keep,
         network * 1e9 / 8,
         gpu_hour_price,
         budget,
-        int(fsx_throughput) if fsx_throughput else None,
-        words.size(mountpoint_memory) if mountpoint_memory else None,
+        _parsed(int, fsx_throughput),
+        _parsed(fact_parsers.parse_size, mountpoint_memory),
         mountpoint_part_size,
         _data(data_size, data_files, data_rows, rows_per_second, data_binary),
         source,
         prefixes,
         efa,
     )
-    made = plan.make(facts, known, price_list.load(prices) if prices else None)
+    made = plan.make_plan(facts, measurements, price_list.load(prices) if prices else None)
     show.plan(made, as_json)
-    return 0 if made.chosen is not None else 1
+    if made.chosen is not None:
+        return 0
+    return 1
+
+
+def _parsed(parse: Callable[[str], Parsed], text: Optional[str]) -> Optional[Parsed]:
+    """The value of an option, None where it was not given."""
+    if not text:
+        return None
+    return parse(text)
 
 
 def _calibration(named: Optional[str]) -> Optional[Calibration]:
@@ -176,13 +186,15 @@ def _calibration(named: Optional[str]) -> Optional[Calibration]:
 
     if named is None:
         return None
-    return seeds.CHECKPOINTS if named == "seed" else calibration.load(Path(named))
+    if named == "seed":
+        return seeds.CHECKPOINTS
+    return calibration.load(Path(named))
 
 
 def _data(
     size: Optional[str], files: Optional[int], rows: Optional[str], pace: float, binary: bool
 ) -> Optional[DataSet]:
-    from hyperpod_kit.storage.plan import facts as words
+    from hyperpod_kit.storage.plan import facts as fact_parsers
 
     if size is None and files is None and rows is None:
         return None
@@ -192,4 +204,7 @@ def _data(
         raise UsageError(
             "how much training reads follows from --data-rows and --rows-per-second", hint="--data-rows 90M"
         )
-    return words.DataSet(words.size(size), files, words.count(rows) if rows else 0.0, pace, not binary)
+    row_count = 0.0
+    if rows:
+        row_count = fact_parsers.parse_count(rows)
+    return fact_parsers.DataSet(fact_parsers.parse_size(size), files, row_count, pace, not binary)

@@ -17,14 +17,14 @@ def plan(made: Plan, as_json: bool) -> None:
     if as_json:
         data(made.to_json())
         return
-    from hyperpod_kit.storage.plan.sizing import gib
+    from hyperpod_kit.storage.plan.sizing import format_bytes
 
     size = made.size
-    parts = f"model {gib(size.model)}, optimizer {gib(size.optimizer)}"
-    out(f"a checkpoint: {gib(size.total)} ({parts}), {gib(size.rank)} a rank")
-    out(f"written in {size.files} files at once, the largest {gib(size.file)}")
+    parts = f"model {format_bytes(size.model)}, optimizer {format_bytes(size.optimizer)}"
+    out(f"a checkpoint: {format_bytes(size.total)} ({parts}), {format_bytes(size.rank)} a rank")
+    out(f"written in {size.files} files at once, the largest {format_bytes(size.file)}")
     if size.shared_memory:
-        out(f"/dev/shm of each node: {gib(size.shared_memory)} for two captures of each rank")
+        out(f"/dev/shm of each node: {format_bytes(size.shared_memory)} for two captures of each rank")
     out("assumed:")
     for line in made.assumptions:
         out(f"  {line}")
@@ -32,7 +32,9 @@ def plan(made: Plan, as_json: bool) -> None:
     _kinds(made)
     # Once a kind, and not once for each size of it.
     for line in dict.fromkeys(
-        f"{one.kind.title}: {text}" for one in made.candidates for text in (*one.refused, *one.notes)
+        f"{candidate.kind.title}: {text}"
+        for candidate in made.candidates
+        for text in (*candidate.refused, *candidate.notes)
     ):
         out(line, dim=True)
     _choice(made)
@@ -46,16 +48,23 @@ def _kinds(made: Plan) -> None:
     grid = Table(title="kinds of storage", title_justify="left")
     for column in ("storage", "training waits", "until durable", "every", "goodput", "US dollars a month", ""):
         grid.add_column(column)
-    for one in made.candidates:
-        words = "chosen" if one is made.chosen else "no" if one.refused else ""
-        row = (_title(one), _band(one.stall), _band(one.durable), _time(one.rhythm.every))
-        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", _dollars(one), words)))
+    for candidate in made.candidates:
+        if candidate is made.chosen:
+            verdict = "chosen"
+        elif candidate.refused:
+            verdict = "no"
+        else:
+            verdict = ""
+        row = (_title(candidate), _band(candidate.stall), _band(candidate.durable), _time(candidate.rhythm.every))
+        grid.add_row(*map(cell, (*row, f"{candidate.rhythm.goodput:.2%}", _dollars(candidate), verdict)))
     console().print(grid)
     _curve(made)
 
 
-def _dollars(one: StorageChoice) -> str:
-    return "not known" if one.cost.usd is None else f"{one.cost.usd:,.2f}"
+def _dollars(choice: StorageChoice) -> str:
+    if choice.cost.usd is None:
+        return "not known"
+    return f"{choice.cost.usd:,.2f}"
 
 
 def _curve(made: Plan) -> None:
@@ -66,20 +75,20 @@ def _curve(made: Plan) -> None:
     grid = Table(title="FSx for Lustre: money against stall", title_justify="left")
     for column in ("size", "training waits", "until durable", "every", "goodput", "US dollars a month"):
         grid.add_column(column)
-    for one in made.curve:
-        row = (_title(one), _band(one.stall), _band(one.durable), _time(one.rhythm.every))
-        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", _dollars(one))))
+    for choice in made.curve:
+        row = (_title(choice), _band(choice.stall), _band(choice.durable), _time(choice.rhythm.every))
+        grid.add_row(*map(cell, (*row, f"{choice.rhythm.goodput:.2%}", _dollars(choice))))
     console().print(grid)
 
 
 def _choice(made: Plan) -> None:
-    one = made.chosen
-    if one is not None:
+    choice = made.chosen
+    if choice is not None:
         out()
-        out(f"chosen: {_title(one)}, the cheapest that is no bottleneck")
-        if one.headroom is not None:
-            out(f"its bandwidth is {one.headroom:.0%} more than the writers need")
-        for key, price in one.cost.prices:
+        out(f"chosen: {_title(choice)}, the cheapest that is no bottleneck")
+        if choice.headroom is not None:
+            out(f"its bandwidth is {choice.headroom:.0%} more than the writers need")
+        for key, price in choice.cost.prices:
             out(f"price of {key}: {price.usd} US dollars a {price.unit}, {price.date}, {price.source}")
         for name, value in _flat(made.settings()):
             out(f"  {name}: {value}")
@@ -90,23 +99,30 @@ def _choice(made: Plan) -> None:
 
 
 def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     for name, value in values.items():
-        found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
-    return found
+        if isinstance(value, dict):
+            entries += _flat(value, f"{before}{name}.")
+        else:
+            entries += [(before + name, value)]
+    return entries
 
 
-def _title(one: StorageChoice) -> str:
-    if one.lustre is None:
-        return one.kind.title
-    efa = ", EFA" if one.lustre.efa else ""
-    return f"{one.kind.title}, {one.lustre.capacity:,} GiB of {one.lustre.throughput} MB/s a TiB{efa}"
+def _title(choice: StorageChoice) -> str:
+    if choice.lustre is None:
+        return choice.kind.title
+    efa = ""
+    if choice.lustre.efa:
+        efa = ", EFA"
+    return f"{choice.kind.title}, {choice.lustre.capacity:,} GiB of {choice.lustre.throughput} MB/s a TiB{efa}"
 
 
 def _time(value: float) -> str:
     if value < 600:
         return f"{value:.3g} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
 
 
 def _band(band: Band) -> str:
@@ -115,25 +131,25 @@ def _band(band: Band) -> str:
     return f"{_time(band.low)} to {_time(band.high)}"
 
 
-def calibration(known: Calibration, as_json: bool, *, published: bool) -> None:
+def calibration(measurements: Calibration, as_json: bool, *, published: bool) -> None:
     """Every measured time beside the predicted one; `published`: the tables of training data too."""
     from hyperpod_kit.storage.plan import calibration as fits
     from hyperpod_kit.storage.plan.data import streamed_rows
 
-    cells, rows = fits.cells(known), streamed_rows() if published else []
+    cells, rows = fits.calibration_cells(measurements), streamed_rows() if published else []
     if as_json:
         data(
             {
-                "source": known.source,
-                "about": known.about,
+                "source": measurements.source,
+                "about": measurements.about,
                 "cells": [
                     {
-                        **vars(one.sample),
-                        "predicted_seconds": one.predicted,
-                        "error": one.error,
-                        "left_out_error": one.left_out_error,
+                        **vars(sample_fit.sample),
+                        "predicted_seconds": sample_fit.predicted,
+                        "error": sample_fit.error,
+                        "left_out_error": sample_fit.left_out_error,
                     }
-                    for one in cells
+                    for sample_fit in cells
                 ],
                 "streamed": [row._asdict() for row in rows],
             }
@@ -141,13 +157,21 @@ def calibration(known: Calibration, as_json: bool, *, published: bool) -> None:
         return
     from rich.table import Table
 
-    grid = Table(title=f"{known.source}: seconds of a save, measured and predicted", title_justify="left")
+    grid = Table(title=f"{measurements.source}: seconds of a save, measured and predicted", title_justify="left")
     for column in ("what", "storage", "writer", "writers", "measured", "predicted", "error", "without this cell"):
         grid.add_column(column)
-    for one in cells:
-        alone = "" if one.left_out_error is None else f"{one.left_out_error:+.1%}"
-        seconds = (f"{one.sample.seconds:.2f}", f"{one.predicted:.2f}", f"{one.error:+.1%}", alone)
-        about = (one.sample.label, one.sample.storage, one.sample.writer, one.sample.writers)
+    for sample_fit in cells:
+        if sample_fit.left_out_error is None:
+            alone = ""
+        else:
+            alone = f"{sample_fit.left_out_error:+.1%}"
+        seconds = (f"{sample_fit.sample.seconds:.2f}", f"{sample_fit.predicted:.2f}", f"{sample_fit.error:+.1%}", alone)
+        about = (
+            sample_fit.sample.label,
+            sample_fit.sample.storage,
+            sample_fit.sample.writer,
+            sample_fit.sample.writers,
+        )
         grid.add_row(*map(cell, (*about, *seconds)))
     console().print(grid)
     if not rows:

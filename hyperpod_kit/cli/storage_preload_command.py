@@ -15,7 +15,7 @@ from hyperpod_kit.cli.options import json_option
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.storage.preload.run import Preloaded
+    from hyperpod_kit.storage.preload.run import PreloadResult
 
 EVERY = 15.0
 """Seconds between two lines of progress in a job's log."""
@@ -75,56 +75,71 @@ def preload(
     if not (submit or then) and (partition or more):
         raise UsageError("--partition and --sbatch are of a job", hint="--submit, or --then SBATCH-LINE")
     if submit or then:
-        return _submit(_words(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json)
+        return _submit(
+            _job_command(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json
+        )
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.cli.storage_usage_show import size
     from hyperpod_kit.storage.preload import files, run
 
-    wanted = files.listed(places, files_from)
-    ways = run.plan(wanted)
+    listed = files.list_files(places, files_from)
+    ways = run.plan_ways(listed)
     if dry_run:
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:
             data(
                 {
-                    "files": len(wanted.files),
-                    "size": wanted.size,
+                    "files": len(listed.files),
+                    "size": listed.size,
                     "ways": counts,
-                    "unread": wanted.unread,
+                    "unread": listed.unread,
                     "dry_run": True,
                 }
             )
         else:
             out(
-                f"{len(wanted.files):,} files, {size(wanted.size)}: "
+                f"{len(listed.files):,} files, {size(listed.size)}: "
                 + ", ".join(f"{n:,} {way}" for way, n in counts.items())
             )
-        return 1 if wanted.unread else 0
-    with _progress() as told:
-        bytes_a_second = rate * 2**20 if rate else None
-        done = run.run(wanted, ways, LocalRunner(), told, workers=workers, rate=bytes_a_second, patience=patience)
+        if listed.unread:
+            return 1
+        return 0
+    with _progress() as report_progress:
+        bytes_a_second = None
+        if rate:
+            bytes_a_second = rate * 2**20
+        done = run.run_preload(
+            listed, ways, LocalRunner(), report_progress, workers=workers, rate=bytes_a_second, patience=patience
+        )
     if as_json:
         data(done.to_json())
     else:
         _show(done)
-    return 0 if done.whole else 1
+    if done.is_complete:
+        return 0
+    return 1
 
 
-def _words(
+def _job_command(
     places: tuple[str, ...], files_from: Optional[Path], workers: int, rate: Optional[float], patience: float
 ) -> list[str]:
-    """The same command for the job: whole paths, and the program that runs here."""
+    """Make the same command for the job: absolute paths, and the program that runs here."""
     program = shutil.which("hyperpod-kit", path=str(Path(sys.executable).parent))
-    start = [program] if program else [sys.executable, "-m", "hyperpod_kit.cli.main"]
-    words = [*start, "storage", "preload", *(str(Path(place).absolute()) for place in places)]
+    if program:
+        start = [program]
+    else:
+        start = [sys.executable, "-m", "hyperpod_kit.cli.main"]
+    command = [*start, "storage", "preload", *(str(Path(path).absolute()) for path in places)]
     if files_from is not None:
-        words += ["--files-from", str(files_from.absolute())]
-    words += ["--workers", str(workers), "--patience", str(patience)]
-    return [*words, *(["--rate", str(rate)] if rate else [])]
+        command += ["--files-from", str(files_from.absolute())]
+    command += ["--workers", str(workers), "--patience", str(patience)]
+    if rate:
+        command += ["--rate", str(rate)]
+    return command
 
 
 def _submit(
-    words: list[str],
+    command: list[str],
     partition: Optional[str],
     more: tuple[str, ...],
     then: Optional[str],
@@ -137,13 +152,18 @@ def _submit(
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.preload import jobs
 
-    first = jobs.preload_argv(words, partition, more)
+    first = jobs.preload_argv(command, partition, more)
     try:
-        behind = shlex.split(then) if then else []
+        if then:
+            behind = shlex.split(then)
+        else:
+            behind = []
     except ValueError as err:
         raise UsageError(f"--then {then!r}: {err}") from err
     if dry_run:
-        second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind] if behind else None
+        second = None
+        if behind:
+            second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind]
         if as_json:
             data({"dry_run": True, "preload": first, "job": second})
         else:
@@ -151,23 +171,26 @@ def _submit(
             if second:
                 out(shlex.join(second))
         return 0
-    done = jobs.send(LocalRunner(), first, behind)
+    done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
         data(done.to_json())
     else:
-        out(f"preload {done.preload}" + (f", job {done.job} behind it" if done.job else ""))
+        job_text = ""
+        if done.job:
+            job_text = f", job {done.job} behind it"
+        out(f"preload {done.preload}" + job_text)
         say(f"next: tail -f slurm-{done.preload}.out")
     return 0
 
 
-def _show(done: Preloaded) -> None:
+def _show(done: PreloadResult) -> None:
     from hyperpod_kit.cli.output import out, say
     from hyperpod_kit.cli.storage_usage_show import size
 
     for way, count in done.ways.items():
         out(f"{count:,} files {way}")
-    for path, why in list(done.failed.items())[:20]:
-        say(f"{path}: {why}")
+    for path, reason in list(done.failed.items())[:20]:
+        say(f"{path}: {reason}")
     if len(done.failed) > 20:
         say(f"and {len(done.failed) - 20:,} more; --json lists them")
     for sentence in done.unread[:20]:
@@ -184,11 +207,11 @@ def _progress() -> Iterator[Callable[[str], None]]:
     last = 0.0
     with watch() as show:
 
-        def told(line: str) -> None:
+        def report_progress(line: str) -> None:
             nonlocal last
             now = time.monotonic()
             if sys.stderr.isatty() or now - last >= EVERY:
                 last = now
                 show(line)
 
-        yield told
+        yield report_progress

@@ -60,21 +60,29 @@ def set_quota(
     from hyperpod_kit.storage.quota import backends
     from hyperpod_kit.storage.quota.limits import QuotaLimits
 
-    sizes = (facts.size(soft_bytes), facts.size(hard), facts.count(soft_files), facts.count(files))
+    sizes = (
+        facts.parse_size(soft_bytes),
+        facts.parse_size(hard),
+        facts.parse_count(soft_files),
+        facts.parse_count(files),
+    )
     limits = QuotaLimits(*map(int, sizes))
     runner = LocalRunner()
-    seconds = int(facts.seconds(grace))
-    with backends.looked_at(directory) as target:
+    seconds = int(facts.parse_seconds(grace))
+    with backends.open_directory(directory) as target:
         backend = backends.backend_of(target, runner, project)
         if dry_run:
-            commands = target.words(backend.commands(target.anchor, limits, seconds))
+            commands = target.shown_commands(backend.commands(target.anchor, limits, seconds))
         else:
-            commands = backends.apply(backend, target, limits, seconds, runner)
+            commands = backends.apply_limits(backend, target, limits, seconds, runner)
     if as_json:
         data({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
+        prefix = "ran: "
+        if dry_run:
+            prefix = "would run: "
         for argv in commands:
-            out(("would run: " if dry_run else "ran: ") + " ".join(argv))
+            out(prefix + " ".join(argv))
     return 0
 
 
@@ -95,21 +103,23 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     from hyperpod_kit.storage.quota import backends
 
     runner = LocalRunner()
-    found, failed = [], []
+    usages, failed = [], []
     for directory in map(os.path.abspath, directories):
         try:
-            found.append(backends.used(directory, runner))
+            usages.append(backends.read_usage(directory, runner))
         except (HyperpodKitError, OSError) as err:
             if len(directories) == 1:
                 raise
             failed.append(f"{directory}: {err}")
     if as_json:
-        data([one.to_json() for one in found])
+        data([usage.to_json() for usage in usages])
     else:
-        _table(found)
+        _table(usages)
     for line in failed:
         say(f"failed: {line}")
-    return 1 if failed or any(one.nearly_full for one in found) else 0
+    if failed or any(usage.nearly_full for usage in usages):
+        return 1
+    return 0
 
 
 @quota.command("check")
@@ -143,29 +153,31 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.alerts import config
     from hyperpod_kit.storage.quota import backends
-    from hyperpod_kit.storage.quota.check import check
+    from hyperpod_kit.storage.quota.check import check_quotas
 
     runner = LocalRunner()
     loaded = config.load(file)
     if not loaded.directories:
         raise UsageError(f"{file}: it names no directories to check")
-    done = check(loaded, lambda directory: backends.used(directory, runner), state, dry_run=dry_run)
+    done = check_quotas(loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run)
     if as_json:
         data({**done.to_json(), "dry_run": dry_run})
     else:
         _table(done.used)
         alerts_show.show(done.above, done.alerts, dry_run=dry_run)
-    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.shows)
-    return 1 if done.above or done.alerts.failed or done.alerts.waiting else 0
+    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.publishes_state)
+    if done.above or done.alerts.failed or done.alerts.waiting:
+        return 1
+    return 0
 
 
 @quota.command("stop")
-@click.argument("place", metavar="FS-ID|s3://BUCKET/PREFIX/")
+@click.argument("target", metavar="FS-ID|s3://BUCKET/PREFIX/")
 @click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be stopped.")
 @json_option
-def stop(place: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def stop(target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
     """Keep access points of EFS from writing, or everybody from putting objects below a prefix of a bucket.
 
     Neither EFS nor S3 has limits of directories: it is done by the policy of the file system or of the bucket. Who is
@@ -177,18 +189,18 @@ def stop(place: str, access_points: tuple[str, ...], region: Optional[str], dry_
       hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota stop s3://my-bucket/checkpoints/alice/ --dry-run
     """
-    if _is_prefix(place, access_points):
-        return _s3(place, True, region, dry_run, as_json)
-    return _efs(place, access_points, (), region, dry_run, as_json)
+    if _is_prefix(target, access_points):
+        return _s3(target, True, region, dry_run, as_json)
+    return _efs(target, access_points, (), region, dry_run, as_json)
 
 
 @quota.command("resume")
-@click.argument("place", metavar="FS-ID|s3://BUCKET/PREFIX/")
+@click.argument("target", metavar="FS-ID|s3://BUCKET/PREFIX/")
 @click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be let go.")
 @json_option
-def resume(place: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def resume(target: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
     """Let go again what `stop` has stopped.
 
     \b
@@ -196,39 +208,52 @@ def resume(place: str, access_points: tuple[str, ...], region: Optional[str], dr
       hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
       hyperpod-kit storage quota resume s3://my-bucket/checkpoints/alice/
     """
-    if _is_prefix(place, access_points):
-        return _s3(place, False, region, dry_run, as_json)
-    return _efs(place, (), access_points, region, dry_run, as_json)
+    if _is_prefix(target, access_points):
+        return _s3(target, False, region, dry_run, as_json)
+    return _efs(target, (), access_points, region, dry_run, as_json)
 
 
-def _is_prefix(place: str, access_points: tuple[str, ...]) -> bool:
+def _is_prefix(target: str, access_points: tuple[str, ...]) -> bool:
     """Whether it is of a bucket. Raises UsageError."""
-    prefix = place.startswith("s3://")
+    prefix = target.startswith("s3://")
     if prefix == bool(access_points):
+        problem = "which access points?"
+        if prefix:
+            problem = "a prefix has no access points"
         raise UsageError(
-            f"{place}: {'a prefix has no access points' if prefix else 'which access points?'}",
+            f"{target}: {problem}",
             hint="FS-ID ACCESS-POINT-ID…, or s3://BUCKET/PREFIX/",
         )
     return prefix
 
 
-def _s3(place: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
+def _s3(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.aws.bucket_policy import BucketPolicies
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.storage.quota import s3_stop
 
-    bucket, prefix = s3_stop.split(place)
+    bucket, prefix = s3_stop.split_url(target)
     policies = BucketPolicies(region)
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
-        now = set(s3_stop.stopped(policies.policy(bucket)))
-        after = sorted(now | {arn} if stop else now - {arn})
+        now = set(s3_stop.stopped_arns(policies.policy(bucket)))
+        if stop:
+            stopped = now | {arn}
+        else:
+            stopped = now - {arn}
+        after = sorted(stopped)
     else:
-        after = s3_stop.change(policies, bucket, **{"stop" if stop else "resume": [prefix]})
+        action = "resume"
+        if stop:
+            action = "stop"
+        after = s3_stop.change_stopped(policies, bucket, **{action: [prefix]})
     if as_json:
         data({"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
-        out(f"s3://{bucket}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nothing'}")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'nothing'}")
     return 0
 
 
@@ -246,26 +271,29 @@ def _efs(
     from hyperpod_kit.storage.quota.limits import QuotaError
 
     efs = Efs(region)
-    known = {one["AccessPointId"]: one["AccessPointArn"] for one in efs.access_points(file_system_id)}
+    arns = {point["AccessPointId"]: point["AccessPointArn"] for point in efs.access_points(file_system_id)}
     for name in (*stop, *resume):
-        if name not in known:
+        if name not in arns:
             raise QuotaError(
-                f"{file_system_id} has no access point {name}", hint=f"it has: {', '.join(sorted(known)) or 'none'}"
+                f"{file_system_id} has no access point {name}", hint=f"it has: {', '.join(sorted(arns)) or 'none'}"
             )
-    asked = {"stop": [known[name] for name in stop], "resume": [known[name] for name in resume]}
+    changes = {"stop": [arns[name] for name in stop], "resume": [arns[name] for name in resume]}
     if dry_run:
-        now = set(efs_stop.stopped(efs.policy(file_system_id)))
-        after = sorted((now | set(asked["stop"])) - set(asked["resume"]))
+        now = set(efs_stop.stopped_arns(efs.policy(file_system_id)))
+        after = sorted((now | set(changes["stop"])) - set(changes["resume"]))
     else:
-        after = efs_stop.change(efs, file_system_id, **asked)
+        after = efs_stop.change_stopped(efs, file_system_id, **changes)
     if as_json:
         data({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:
-        out(f"{file_system_id}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nobody'}")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'nobody'}")
     return 0
 
 
-def _table(found: list[QuotaUsed]) -> None:
+def _table(usages: list[QuotaUsed]) -> None:
     from rich.table import Table
 
     from hyperpod_kit.cli.output import cell, console
@@ -274,10 +302,19 @@ def _table(found: list[QuotaUsed]) -> None:
     grid = Table()
     for column in ("directory", "holds", "may hold", "files", "may have", "full", "grace"):
         grid.add_column(column)
-    for one in found:
-        limits = one.limits
+    for usage in usages:
+        limits = usage.limits
         room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
-        counted = "not counted" if one.files is None else f"{one.files:,}"
-        values = (size(one.bytes), size(room) if room else "anything", counted, f"{files:,}" if files else "any")
-        grid.add_row(*map(cell, (one.directory, *values, f"{one.share:.1%}", one.grace)))
+        if usage.files is None:
+            counted = "not counted"
+        else:
+            counted = f"{usage.files:,}"
+        room_text = "anything"
+        if room:
+            room_text = size(room)
+        file_text = "any"
+        if files:
+            file_text = f"{files:,}"
+        values = (size(usage.bytes), room_text, counted, file_text)
+        grid.add_row(*map(cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
     console().print(grid)

@@ -13,14 +13,14 @@ from hyperpod_kit.cli.options import json_option
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.storage.quota.request_box import WaitingRequest
+    from hyperpod_kit.storage.quota.request_box import PendingRequest
     from hyperpod_kit.storage.quota.requests import QuotaDecision
 
 SHOWN = 20
 """Decisions of a table, the newest; --json has more."""
 _bytes = click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it shall be allowed to hold.")
 _files = click.option("--files", metavar="COUNT", default="0", help="Files that it shall be allowed to have. Lustre.")
-_place = click.argument("place", type=click.Path(resolve_path=True, file_okay=False))
+_root_argument = click.argument("root", metavar="PLACE", type=click.Path(resolve_path=True, file_okay=False))
 _dry = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 
 
@@ -28,10 +28,10 @@ _dry = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @click.argument("directory", type=click.Path(resolve_path=True))
 @_bytes
 @_files
-@click.option("--why", default="", metavar="TEXT", help="For the admin who decides.")
+@click.option("--why", "reason", default="", metavar="TEXT", help="For the admin who decides.")
 @_dry
 @json_option
-def request(directory: str, hard: str, files: str, why: str, dry_run: bool, as_json: bool) -> int:
+def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, as_json: bool) -> int:
     """Ask for another limit of DIRECTORY, which is yours or your group's.
 
     The request is a file of yours beside the directories that have limits, so that it can be written when yours is
@@ -48,22 +48,29 @@ def request(directory: str, hard: str, files: str, why: str, dry_run: bool, as_j
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.quota import request_box, requests
 
-    sizes = int(facts.size(hard)), int(facts.count(files))
-    asked = requests.QuotaRequest(directory, *sizes, why, round(time.time(), 3))
+    sizes = int(facts.parse_size(hard)), int(facts.parse_count(files))
+    quota_request = requests.QuotaRequest(directory, *sizes, reason, round(time.time(), 3))
     try:
-        requests.parse(requests.encoded(asked))
+        requests.decode_request(requests.encode_request(quota_request))
     except ValueError as err:
         raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
-    with closing(request_box.RequestBox(request_box.above(directory))) as box:
-        requests.require_own(box.place, directory, os.geteuid())
-        one = None if dry_run else box.put(asked)
-        written = {"dry_run": dry_run, "id": one and one.id, "file": one and os.path.join(box.path, one.file)}
+    with closing(request_box.RequestBox(request_box.nearest_box(directory))) as box:
+        requests.require_owned(box.parent, directory, os.geteuid())
+        if dry_run:
+            filed = None
+        else:
+            filed = box.put(quota_request)
+        written = {"dry_run": dry_run, "id": filed and filed.id, "file": filed and os.path.join(box.path, filed.file)}
         if as_json:
-            data({**vars(asked), **written})
+            data({**vars(quota_request), **written})
             return 0
-        out(f"would ask in {box.path}" if one is None else f"request {one.id}: {written['file']}")
+        if filed is None:
+            report = f"would ask in {box.path}"
+        else:
+            report = f"request {filed.id}: {written['file']}"
+        out(report)
         out(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
-        out(f"the answer: hyperpod-kit storage requests list {box.place} --all")
+        out(f"the answer: hyperpod-kit storage requests list {box.parent} --all")
     return 0
 
 
@@ -73,10 +80,10 @@ def requests() -> None:
 
 
 @requests.command("open")
-@_place
+@_root_argument
 @_dry
 @json_option
-def open_box(place: str, dry_run: bool, as_json: bool) -> int:
+def open_box(root: str, dry_run: bool, as_json: bool) -> int:
     """Let users ask for other limits of directories below PLACE.
 
     Run as root. It makes a directory there (`.hyperpod-kit-requests`, mode 1777) that everybody can put a request in
@@ -89,19 +96,25 @@ def open_box(place: str, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.storage.quota import request_box
 
-    path = os.path.join(place, request_box.NAME) if dry_run else request_box.make(place)
+    if dry_run:
+        path = os.path.join(root, request_box.NAME)
+    else:
+        path = request_box.make_box(root)
     if as_json:
         data({"box": path, "dry_run": dry_run})
     else:
-        out(f"{'would make' if dry_run else 'made'}: {path}")
+        verb = "made"
+        if dry_run:
+            verb = "would make"
+        out(f"{verb}: {path}")
     return 0
 
 
 @requests.command("list")
-@_place
+@_root_argument
 @click.option("--all", "every", is_flag=True, help="What was answered, too.")
 @json_option
-def list_requests(place: str, every: bool, as_json: bool) -> int:
+def list_requests(root: str, every: bool, as_json: bool) -> int:
     """What waits for an answer. A user sees his own requests, and every answer.
 
     Exit code 1 when something lies there that is no request.
@@ -114,27 +127,32 @@ def list_requests(place: str, every: bool, as_json: bool) -> int:
     from hyperpod_kit.cli.output import data, say
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
-    with closing(RequestBox(place)) as box:
-        waiting, refused = box.waiting()
-        decided = box.decided() if every else []
-    rows = [_waiting(one, place) for one in waiting]
+    with closing(RequestBox(root)) as box:
+        waiting, refused = box.pending()
+        if every:
+            decided = box.decisions()
+        else:
+            decided = []
+    rows = [_waiting(pending, root) for pending in waiting]
     if as_json:
-        data({"waiting": rows, "decided": [one.to_json() for one in decided], "refused": refused})
+        data({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
     else:
         _table(rows, decided)
     for line in refused:
         say(f"not taken: {line}")
-    return 1 if refused else 0
+    if refused:
+        return 1
+    return 0
 
 
 @requests.command("approve")
-@_place
-@click.argument("wanted", metavar="ID")
+@_root_argument
+@click.argument("request_id", metavar="ID")
 @_bytes
 @_files
 @_dry
 @json_option
-def approve(place: str, wanted: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
+def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
     """Set the limit that request ID asks for, or the one that --bytes and --files say, and record it.
 
     Run as root where the file system is mounted. It is done as by `storage quota set`, and limits that the request does
@@ -149,28 +167,31 @@ def approve(place: str, wanted: str, hard: str, files: str, dry_run: bool, as_js
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.plan import facts
-    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota import decision as quota_decision
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
-    sizes = {"hard_bytes": int(facts.size(hard)), "hard_files": int(facts.count(files))}
-    with closing(RequestBox(place)) as box:
-        decision, commands = answer.approve(box, wanted, LocalRunner(), **sizes, dry_run=dry_run)
+    sizes = {"hard_bytes": int(facts.parse_size(hard)), "hard_files": int(facts.parse_count(files))}
+    with closing(RequestBox(root)) as box:
+        decision, commands = quota_decision.approve(box, request_id, LocalRunner(), **sizes, dry_run=dry_run)
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
+    prefix, tense = "ran: ", ""
+    if dry_run:
+        prefix, tense = "would run: ", "would be "
     for argv in commands:
-        out(("would run: " if dry_run else "ran: ") + " ".join(argv))
-    out(f"{wanted}: {'would be ' if dry_run else ''}approved")
+        out(prefix + " ".join(argv))
+    out(f"{request_id}: {tense}approved")
     return 0
 
 
 @requests.command("deny")
-@_place
-@click.argument("wanted", metavar="ID")
-@click.option("--why", required=True, metavar="TEXT", help="For the user; it stays on record.")
+@_root_argument
+@click.argument("request_id", metavar="ID")
+@click.option("--why", "reason", required=True, metavar="TEXT", help="For the user; it stays on record.")
 @_dry
 @json_option
-def deny(place: str, wanted: str, why: str, dry_run: bool, as_json: bool) -> int:
+def deny(root: str, request_id: str, reason: str, dry_run: bool, as_json: bool) -> int:
     """Answer request ID with no, and record it.
 
     \b
@@ -178,19 +199,22 @@ def deny(place: str, wanted: str, why: str, dry_run: bool, as_json: bool) -> int
       hyperpod-kit storage requests deny /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --why "3 TiB of old checkpoints first"
     """
     from hyperpod_kit.cli.output import data, out
-    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota import decision as quota_decision
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
-    with closing(RequestBox(place)) as box:
-        decision = answer.deny(box, wanted, why, dry_run=dry_run)
+    with closing(RequestBox(root)) as box:
+        decision = quota_decision.deny(box, request_id, reason, dry_run=dry_run)
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run})
     else:
-        out(f"{wanted}: {'would be ' if dry_run else ''}denied")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"{request_id}: {tense}denied")
     return 0
 
 
-def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
+def _waiting(pending: PendingRequest, root: str) -> dict[str, Any]:
     """A row: what is asked beside what is, as far as it can be asked; `error`: why it would be refused."""
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends, requests
@@ -198,17 +222,17 @@ def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
     error: Optional[str] = None
     now = None
     try:
-        handle = requests.opened_own(place, one.request.directory, one.uid)
+        handle = requests.open_owned(root, pending.request.directory, pending.uid)
         try:
-            target = backends.QuotaDirectory(one.request.directory, handle)
+            target = backends.QuotaDirectory(pending.request.directory, handle)
             used = backends.backend_of(target, LocalRunner()).show(target.anchor)
         finally:
             os.close(handle)
-        now = replace(used, directory=one.request.directory).to_json()
+        now = replace(used, directory=pending.request.directory).to_json()
     except (HyperpodKitError, OSError) as err:
         error = str(err)
-    who = requests.name_of(one.uid)
-    return {"id": one.id, "uid": one.uid, "user": who, **vars(one.request), "now": now, "error": error}
+    who = requests.user_name(pending.uid)
+    return {"id": pending.id, "uid": pending.uid, "user": who, **vars(pending.request), "now": now, "error": error}
 
 
 def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
@@ -216,30 +240,48 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
 
     from hyperpod_kit.cli.output import cell, console
     from hyperpod_kit.cli.storage_usage_show import size
-    from hyperpod_kit.storage.quota.requests import name_of
+    from hyperpod_kit.storage.quota.requests import user_name
 
     def limits(amounts: tuple[int, int]) -> str:
         hard, files = amounts
-        words = [size(hard)] if hard else []
-        return ", ".join([*words, *([f"{files:,} files"] if files else [])]) or "no limit"
+        parts = []
+        if hard:
+            parts.append(size(hard))
+        if files:
+            parts.append(f"{files:,} files")
+        return ", ".join(parts) or "no limit"
 
     grid = Table()
     for column in ("id", "who", "directory", "holds", "may hold", "asks for", "why", "answer"):
         grid.add_column(column, overflow="fold" if column == "id" else "ellipsis")
     for row in waiting:
         now, asks = row["now"], limits((row["bytes"], row["files"]))
-        held = ("?", "?") if now is None else (size(now["bytes"]), limits(_hard(now["limits"])))
-        answer = f"waits; {row['error']}" if row["error"] else "waits"
-        grid.add_row(*map(cell, (row["id"], row["user"], row["directory"], *held, asks, row["why"], answer)))
-    for one in decided[:SHOWN]:
-        asked = one.request
-        answer = f"approved by {one.by}" if one.approved else f"denied by {one.by}: {one.why}"
-        now = limits((one.bytes, one.files)) if one.approved else ""
-        asks = limits((asked["bytes"], asked["files"]))
-        words = (one.id, name_of(one.uid), asked["directory"], "", now, asks, asked["why"], answer)
-        grid.add_row(*map(cell, words))
+        usage = ("?", "?")
+        if now is not None:
+            usage = (size(now["bytes"]), limits(_hard(now["limits"])))
+        decision_text = "waits"
+        if row["error"]:
+            decision_text = f"waits; {row['error']}"
+        grid.add_row(*map(cell, (row["id"], row["user"], row["directory"], *usage, asks, row["why"], decision_text)))
+    for decision in decided[:SHOWN]:
+        requested = decision.request
+        decision_text, now = f"denied by {decision.by}: {decision.why}", ""
+        if decision.approved:
+            decision_text, now = f"approved by {decision.by}", limits((decision.bytes, decision.files))
+        asks = limits((requested["bytes"], requested["files"]))
+        values = (
+            decision.id,
+            user_name(decision.uid),
+            requested["directory"],
+            "",
+            now,
+            asks,
+            requested["why"],
+            decision_text,
+        )
+        grid.add_row(*map(cell, values))
     console().print(grid)
 
 
-def _hard(found: dict[str, int]) -> tuple[int, int]:
-    return found["hard_bytes"], found["hard_files"]
+def _hard(limits: dict[str, int]) -> tuple[int, int]:
+    return limits["hard_bytes"], limits["hard_files"]

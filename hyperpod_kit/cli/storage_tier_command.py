@@ -69,38 +69,40 @@ def tier(
 
     if (bool(to), delete, bool(release)).count(True) != 1:
         raise UsageError("where to?", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete")
-    shares = [None if one is None else one / 100 for one in (above, until)]
-    rule = TierRule(shares[0], shares[1], facts.seconds(older_than) if older_than else None, keep)
-    planned = run.plan(roots, rule, time.time())
+    shares = [None if percent is None else percent / 100 for percent in (above, until)]
+    rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
+    planned = run.make_plan(roots, rule, time.time())
     by_fsx = _by_fsx(release, planned) if release else None
     if not as_json:
         _table(planned)
-    done = run.TierDone((), ())
+    done = run.TierResult((), ())
     if not dry_run:
         with bar("checkpoints", len(planned.choice.go)) as advance:
             if by_fsx:
                 done = by_fsx.apply(planned, rule, lambda item: advance(1))
             else:
-                done = run.apply(planned, rule, to, lambda item: advance(1))
+                done = run.apply_plan(planned, rule, to, lambda item: advance(1))
     if as_json:
-        gone = [f"{one.root}/{one.attempt}" for one in done.gone]
+        moved = [f"{checkpoint.root}/{checkpoint.attempt}" for checkpoint in done.removed]
         data(
             {
                 **planned.to_json(),
                 "dry_run": dry_run,
                 "to": to,
                 "release": release,
-                "gone": gone,
-                "left": dict(done.left),
+                "gone": moved,
+                "left": dict(done.retained),
             }
         )
     elif not dry_run:
-        out(f"{len(done.gone):,} checkpoints have gone, {size(sum(one.size for one in done.gone))}")
-    for path, why in (*planned.failed, *done.left):
-        say(f"{path}: {why}")
+        out(f"{len(done.removed):,} checkpoints have gone, {size(sum(checkpoint.size for checkpoint in done.removed))}")
+    for path, reason in (*planned.failed, *done.retained):
+        say(f"{path}: {reason}")
     for name, short in planned.choice.short.items():
         say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
-    return 1 if planned.failed or done.left or planned.choice.short else 0
+    if planned.failed or done.retained or planned.choice.short:
+        return 1
+    return 0
 
 
 def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
@@ -108,11 +110,11 @@ def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
     from hyperpod_kit.aws.fsx import Fsx
     from hyperpod_kit.cli.output import say
     from hyperpod_kit.run import LocalRunner
-    from hyperpod_kit.storage.tier.fsx_link import link
+    from hyperpod_kit.storage.tier.fsx_link import link_roots
     from hyperpod_kit.storage.tier.fsx_release import FsxRelease
 
     fsx = Fsx()
-    links = link(fsx, file_system, [one.store.url for one in planned.roots])
+    links = link_roots(fsx, file_system, [root.store.url for root in planned.roots])
     return FsxRelease(file_system, links, fsx, LocalRunner(), say)
 
 
@@ -125,18 +127,18 @@ def _table(planned: TierPlan) -> None:
     grid = Table()
     for column in ("run", "checkpoint", "", "on disk", "why it stays"):
         grid.add_column(column)
-    for one in planned.choice.go:
-        grid.add_row(*map(cell, (one.root, one.attempt, "goes", size(one.size), "")))
-    going = {(one.root, one.attempt) for one in planned.choice.go}
+    for checkpoint in planned.choice.go:
+        grid.add_row(*map(cell, (checkpoint.root, checkpoint.attempt, "goes", size(checkpoint.size), "")))
+    going = {(checkpoint.root, checkpoint.attempt) for checkpoint in planned.choice.go}
     for root in planned.roots:
         for item in root.items:
             if (item.root, item.attempt) not in going:
                 grid.add_row(*map(cell, (item.root, item.attempt, "stays", size(item.size), "the rule needs no more")))
-        for attempt, why in root.stay:
-            grid.add_row(*map(cell, (root.store.url, attempt, "stays", "", why)))
+        for attempt, reason in root.stay:
+            grid.add_row(*map(cell, (root.store.url, attempt, "stays", "", reason)))
     console().print(grid)
     for pool in planned.pools:
         if pool.total:
-            saved = sum(one.size for one in planned.choice.go if one.pool == pool.name)
+            saved = sum(checkpoint.size for checkpoint in planned.choice.go if checkpoint.pool == pool.name)
             after = f"{pool.used / pool.total:.1%} full, {(pool.used - saved) / pool.total:.1%} afterwards"
             out(f"file system {pool.name}: {after}")

@@ -84,24 +84,26 @@ def usage(
     from hyperpod_kit.cli.output import say
 
     _require_one_path(places, state, access_points, history)
-    found, failed = [], []
-    for place in places:
+    reports, failed = [], []
+    for root in places:
         try:
-            made = _one(place, depth, access_points, keep, workers or 0, state, fresh)
-            found.append(_with_history(made, history, price))
+            made = _count_usage(root, depth, access_points, keep, workers or 0, state, fresh)
+            reports.append(_with_history(made, history, price))
         except (HyperpodKitError, OSError) as err:
             if len(places) == 1:
                 raise
-            failed.append(f"{place}: not counted: {err}")
-    show.reports(found, by or BY, top, as_json)
+            failed.append(f"{root}: not counted: {err}")
+    show.reports(reports, by or BY, top, as_json)
     if page is not None:
         from hyperpod_kit.cli import html_page, usage_page
 
-        html_page.write(page, usage_page.page(found, top))
+        html_page.write(page, usage_page.page(reports, top))
     for line in failed:
         say(line)
-    waits = alerts is not None and _alert(found, alerts, alerts_state)
-    return 1 if failed or waits or any(report.unread_count for report in found) else 0
+    waits = alerts is not None and _alert(reports, alerts, alerts_state)
+    if failed or waits or any(report.unread_count for report in reports):
+        return 1
+    return 0
 
 
 def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
@@ -115,12 +117,12 @@ def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> boo
         state,
         "usage",
         list(by_root),
-        lambda root, stood: filling.alert(by_root[root], by_root[root].forecast, stood),
+        lambda root, stood: filling.fullness_alert(by_root[root], by_root[root].forecast, stood),
     )
     return bool(sent.waiting or sent.failed)
 
 
-def _with_history(report: UsageReport, place: Optional[Path], price: Optional[float]) -> UsageReport:
+def _with_history(report: UsageReport, history_path: Optional[Path], price: Optional[float]) -> UsageReport:
     """The report with growth, and this count in the history. What cannot be kept costs no report."""
     from dataclasses import replace
 
@@ -129,19 +131,22 @@ def _with_history(report: UsageReport, place: Optional[Path], price: Optional[fl
     from hyperpod_kit.storage.usage import history as histories
 
     try:
-        days = histories.noted(place or histories.default_place(report.root), report).days
+        days = histories.record_day(history_path or histories.default_path(report.root), report).days
     except (HyperpodKitError, OSError) as err:
         say(f"{report.root}: its size of this day is not kept: {err}")
         return replace(report, price=price)
-    grown = growth.growth(days)
-    forecast = None if grown is None or report.room is None else growth.forecast(grown, report.room[1])
+    grown = growth.fit_growth(days)
+    if grown is None or report.room is None:
+        forecast = None
+    else:
+        forecast = growth.forecast_full(grown, report.room[1])
     return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
 
 
 def _require_one_path(
     places: tuple[str, ...], state: Optional[Path], access_points: Optional[str], history: Optional[Path]
 ) -> None:
-    """Raises UsageError for an option that means something for one PATH only."""
+    """Raise UsageError for an option that means something for one PATH only."""
     for name, value in (("--state", state), ("--history", history)):
         if value is not None and len(places) > 1:
             raise UsageError(f"{name} is of one PATH", hint="one command for each PATH")
@@ -149,42 +154,44 @@ def _require_one_path(
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
 
 
-def _one(
-    place: str, depth: int, access_points: Optional[str], keep: int, workers: int, state: Optional[Path], fresh: bool
+def _count_usage(
+    location: str, depth: int, access_points: Optional[str], keep: int, workers: int, state: Optional[Path], fresh: bool
 ) -> UsageReport:
     from dataclasses import replace
 
     from hyperpod_kit.cli import storage_usage_show as show
     from hyperpod_kit.storage.usage import report
-    from hyperpod_kit.storage.usage.state import default_place, kept
+    from hyperpod_kit.storage.usage.state import default_path, open_ledger
 
-    if place.startswith("s3://"):
+    if location.startswith("s3://"):
         from hyperpod_kit.storage.usage import buckets
 
-        where = buckets.parse(place)
+        where = buckets.parse_url(location)
         about: dict[str, Any] = {"root": where.url, "depth": depth}
-        with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(
+        with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(
             where.url, ledger
-        ) as told:
-            buckets.count(where, depth, ledger, told)
-            return report.make(where.url, ledger)
-    from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+        ) as report_progress:
+            buckets.count_prefix(where, depth, ledger, report_progress)
+            return report.make_report(where.url, ledger)
+    from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
     from hyperpod_kit.untrusted import owner
 
-    root = owner.as_owner(place, lambda: os.path.realpath(place))
+    root = owner.run_as_owner(location, lambda: os.path.realpath(location))
     marks = {}
     if access_points:
-        from hyperpod_kit.storage.usage.access_points import marks_of
+        from hyperpod_kit.storage.usage.access_points import named_directories
 
-        marks = marks_of(access_points, root)
-    asked = WalkAsked(root, depth, marks, workers)
-    about = asked.about()
-    with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(root, ledger) as told:
-        walk(asked, ledger, told)
-        made = report.make(root, ledger, marks.values())
+        marks = named_directories(access_points, root)
+    walk_request = WalkRequest(root, depth, marks, workers)
+    about = walk_request.about()
+    with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(
+        root, ledger
+    ) as report_progress:
+        walk_tree(walk_request, ledger, report_progress)
+        made = report.make_report(root, ledger, marks.values())
         if not made.runs:
             return made
         # Only here: what knows checkpoints takes as long to import as 30,000 files to count.
         from hyperpod_kit.storage.usage import retained
 
-        return replace(made, deletable=retained.deletable(made.runs, keep))
+        return replace(made, deletable=retained.list_deletable(made.runs, keep))

@@ -21,8 +21,8 @@ _TABLES = {"user": "users", "group": "groups", "directory": "directories", "run"
 def progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
     """Yields show(counted so far)."""
     if ledger.resumed:
-        begun = time.strftime("%H:%M", time.localtime(ledger.begun))
-        say(f"{root}: goes on after {ledger.counted():,} counted since {begun}; --fresh begins anew")
+        started_at = time.strftime("%H:%M", time.localtime(ledger.started_at))
+        say(f"{root}: goes on after {ledger.counted():,} counted since {started_at}; --fresh begins anew")
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -34,7 +34,9 @@ def size(count: float) -> str:
     """Bytes as a person reads them, in units of 1024."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
-            return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
+            if unit == "B":
+                return f"{count:,.0f} B"
+            return f"{count:,.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
 
@@ -45,7 +47,7 @@ def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: boo
         data([report.to_json() for report in places])
         return
     for report in places:
-        _whole(report)
+        _print_total(report)
         for line in growth_lines(report):
             out(f"  {line}")
         _ages(report)
@@ -55,7 +57,7 @@ def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: boo
         _unseen(report)
 
 
-def _whole(report: UsageReport) -> None:
+def _print_total(report: UsageReport) -> None:
     out(f"{report.root}: {size(report.total.allocated)} in {report.total.entries:,} {noun(report)}{_room(report)}")
     for kind, part in report.kinds.items():
         if kind:
@@ -72,28 +74,36 @@ def _room(report: UsageReport) -> str:
 
 
 def noun(report: UsageReport) -> str:
-    """What is counted."""
-    return "objects, versions and uploads" if report.root.startswith("s3://") else "files and directories"
+    """Name what is counted."""
+    if report.root.startswith("s3://"):
+        return "objects, versions and uploads"
+    return "files and directories"
 
 
 def growth_lines(report: UsageReport) -> list[str]:
-    """How fast a place grows and when it is full, or that this is not known yet."""
+    """Describe how fast a place grows and when it is full, or that this is not known yet."""
     from hyperpod_kit.storage.usage import filling
     from hyperpod_kit.storage.usage import growth as growths
 
     rate = report.growth
     if rate is None:
-        days = f"{report.history_days} {'day' if report.history_days == 1 else 'days'}"
-        return [f"growth is not known yet: {days} of history, and it takes {growths.FEWEST}"]
+        unit = "days"
+        if report.history_days == 1:
+            unit = "day"
+        days = f"{report.history_days} {unit}"
+        return [f"growth is not known yet: {days} of history, and it takes {growths.MIN_ROWS}"]
     low, likely, high = map(_signed, (rate.low, rate.likely, rate.high))
     lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
     if report.forecast is not None:
-        lines.append(f"at that rate {filling.full_in(report.forecast)}")
+        lines.append(f"at that rate {filling.describe_forecast(report.forecast)}")
     return lines
 
 
 def _signed(count: float) -> str:
-    return ("-" if count < 0 else "") + size(abs(count))
+    sign = ""
+    if count < 0:
+        sign = "-"
+    return sign + size(abs(count))
 
 
 AGE_COLUMNS = ("age", "last written", "files", "last read")
@@ -105,10 +115,14 @@ def age_rows(report: UsageReport) -> list[tuple[str, str, str, str]]:
     read = {row.name: row for row in report.ages if row.what == "read"}
     rows = []
     for name in dict.fromkeys([*written, *read]):
-        size_written = size(written[name].allocated) if name in written else ""
-        files = f"{written[name].entries:,}" if name in written else ""
-        size_read = size(read[name].allocated) if name in read else ""
-        rows.append((name, size_written, files, size_read if report.reads_kept else "not kept here"))
+        size_written, files, size_read = "", "", ""
+        if name in written:
+            size_written, files = size(written[name].allocated), f"{written[name].entries:,}"
+        if name in read:
+            size_read = size(read[name].allocated)
+        if not report.reads_kept:
+            size_read = "not kept here"
+        rows.append((name, size_written, files, size_read))
     return rows
 
 
@@ -139,12 +153,17 @@ def _table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> 
     _heading(f"{report.root} by {name}")
     grid = Table()
     grid.add_column(name)
-    priced = ["US dollars a month"] if report.price is not None else []
+    if report.price is not None:
+        priced = ["US dollars a month"]
+    else:
+        priced = []
     for column in ("on disk", "as ls says", "count", "share", *priced):
         grid.add_column(column, justify="right")
     grid.add_column("")
     for key, part in list(rows.items())[:top]:
-        share = part.allocated / report.total.allocated if report.total.allocated else 0.0
+        share = 0.0
+        if report.total.allocated:
+            share = part.allocated / report.total.allocated
         cost = report.cost(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
         sums = (key, size(part.allocated), size(part.size), f"{part.entries:,}", f"{share:.1%}", *costs)
@@ -178,7 +197,7 @@ def _deletable(report: UsageReport, top: int) -> None:
 def _unseen(report: UsageReport) -> None:
     for path in report.elsewhere:
         say(f"{path}: another file system, not counted")
-    for path, why in report.unread[:20]:
-        say(f"{path}: not counted: {why}")
+    for path, reason in report.unread[:20]:
+        say(f"{path}: not counted: {reason}")
     if report.unread_count > 20:
         say(f"and {report.unread_count - 20:,} more directories that could not be read")

@@ -72,75 +72,75 @@ def update_cluster(
     sagemaker = cluster.sagemaker
     name = settings.cluster.name
     live = sagemaker.describe_cluster(name)
-    found = update.plan(live, planned.request, settings.parameters.controller_group)
+    update_plan = update.plan(live, planned.request, settings.parameters.controller_group)
     unsupported = unsupported_bundles(live, sagemaker, lambda bucket: Bucket(bucket, settings.cluster.region))
     for group in unsupported:
         say(advice(group, settings.parameters.controller_group))
     leaving: list[ClusterNode] = []
-    if found.possible and found.destroys:
-        leaving = _look_at_jobs(cluster, found, first)
+    if update_plan.possible and update_plan.destroys:
+        leaving = _choose_leaving_nodes(cluster, update_plan, first)
     if as_json:
         data(
             {
                 "cluster": name,
-                "possible": found.possible,
-                "changes": [one.to_dict() for one in found.changes],
-                "request": found.request,
+                "possible": update_plan.possible,
+                "changes": [change.to_dict() for change in update_plan.changes],
+                "request": update_plan.request,
                 **first.to_dict(),
                 "leaving": [node.instance_id for node in leaving],
                 "unsupported_bundles": [group.to_dict() for group in unsupported],
             }
         )
     else:
-        show_changes(found)
-    if not found.possible:
+        show_changes(update_plan)
+    if not update_plan.possible:
         say(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
-    if found.destroys:
+    if update_plan.destroys:
         if leaving:
             say(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
-        first.show("these nodes" if leaving else f"the nodes of {', '.join(found.shrinking)}")
+        first.show("these nodes" if leaving else f"the nodes of {', '.join(update_plan.shrinking)}")
     if dry_run:
         return 0
-    if found.changes:
-        update.require_sendable(live, found)
-        if found.destroys:
-            beginning = first.question(aws_chooses=not first.asked)
-            confirm(f"{beginning}{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+    if update_plan.changes:
+        update.require_sendable(live, update_plan)
+        if update_plan.destroys:
+            beginning = first.question(aws_chooses=not first.is_requested)
+            confirm(f"{beginning}{update_plan.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
         if planned.bundle is not None:
             bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
             require_uploaded(planned.bundle, bucket)
         if leaving:
             _take_nodes(cluster, leaving, first)
-        if not found.only_shrinks or len(leaving) < found.destroys:
+        if not update_plan.only_shrinks or len(leaving) < update_plan.destroys:
             if leaving and live.get("NodeProvisioningMode") != "Continuous":
                 shrunk = update.counts_without(live, [node.group for node in leaving])
-                until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=shrunk)
-            sagemaker.update_cluster(found.request)
+                until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=shrunk)
+            sagemaker.update_cluster(update_plan.request)
         say(f"cluster {name} is being updated")
     else:
         say(f"cluster {name} is what {config} says")
     if then_wait:
         stale = str(live.get("FailureMessage", ""))
-        until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=found.wanted, stale=stale)
+        until_ready(sagemaker, name, timeout=timeout, interval=interval, desired=update_plan.desired, stale=stale)
         say(f"cluster {name} is ready")
-    if found.old_groups:
-        say(f"next: {_replacements(found.old_groups, settings.parameters.controller_group)}")
+    if update_plan.old_groups:
+        say(f"next: {_replacements(update_plan.old_groups, settings.parameters.controller_group)}")
     return 0
 
 
-def _look_at_jobs(cluster: LiveCluster, found: Update, first: JobsFirst) -> list[ClusterNode]:
+def _choose_leaving_nodes(cluster: LiveCluster, update_plan: Update, first: JobsFirst) -> list[ClusterNode]:
     """List the jobs on the nodes of groups that become smaller; which nodes go, [] where AWS chooses them."""
-    from hyperpod_kit.cluster.nodes import fewest_first, slurm_name
+    from hyperpod_kit.cluster.nodes import order_for_removal, slurm_name
 
-    members = [node for node in cluster.nodes() if node.group in found.shrinking]
-    first.look(cluster, [slurm_name(node.address) for node in members if node.address])
-    if not first.asked:
+    members = [node for node in cluster.nodes() if node.group in update_plan.shrinking]
+    first.list_jobs(cluster, [slurm_name(node.address) for node in members if node.address])
+    if not first.is_requested:
         return []
     busy = Counter(name for job in first.jobs for name in job.nodes)
-    leaving = fewest_first(members, {node.instance_id: busy[slurm_name(node.address)] for node in members})
+    leaving = order_for_removal(members, {node.instance_id: busy[slurm_name(node.address)] for node in members})
     chosen: list[ClusterNode] = []
-    for group, count in found.shrinking.items():
+    for group, count in update_plan.shrinking.items():
         chosen += [node for node in leaving if node.group == group][:count]
     first.keep_only([slurm_name(node.address) for node in chosen])
     return chosen
@@ -156,21 +156,21 @@ def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: Job
     try:
         done, refused = nodes.delete(cluster.sagemaker, cluster.name, leaving)
     except BaseException:
-        first.let_go(vacated)
+        first.release(vacated)
         raise
     if done:
         say(f"being deleted: {', '.join(done)}")
     if refused:
-        first.let_go(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
-        told = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
+        first.release(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
+        refusals = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
         raise ClusterError(
-            f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {told}",
+            f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {refusals}",
             hint=f"hyperpod-kit wait --cluster {cluster.name}, then again",
         )
 
 
 def _replacements(groups: Sequence[str], controller: str) -> str:
-    """How nodes that are there come to a change that only new ones get."""
+    """Say how existing nodes come to a change that only new ones get."""
     ways = []
     if set(groups) - {controller}:
         ways.append("hyperpod-kit replace-node for the nodes that are to have it")
@@ -179,23 +179,35 @@ def _replacements(groups: Sequence[str], controller: str) -> str:
     return "; ".join(ways)
 
 
-def show_changes(found: Update) -> None:
+def show_changes(update_plan: Update) -> None:
     """A row a change."""
     from rich.table import Table
 
-    from hyperpod_kit.cluster.update import shown
+    from hyperpod_kit.cluster.update import format_value
 
-    if not found.changes:
+    if not update_plan.changes:
         return
     grid = Table()
     for column in ("where", "what", "now", "wanted", "how"):
         grid.add_column(column, overflow="fold")
-    for one in found.changes:
-        note = "; ".join(filter(None, (one.note, f"{one.destroys} nodes go" if one.destroys else "")))
+    for change in update_plan.changes:
+        loss = ""
+        if change.destroys:
+            loss = f"{change.destroys} nodes go"
+        note = "; ".join(filter(None, (change.note, loss)))
+        note_text = ""
+        if note:
+            note_text = ": "
         grid.add_row(
             *map(
                 cell,
-                (one.where, one.field, shown(one.before), shown(one.after), f"{one.how}{': ' if note else ''}{note}"),
+                (
+                    change.where,
+                    change.field,
+                    format_value(change.before),
+                    format_value(change.after),
+                    f"{change.how}{note_text}{note}",
+                ),
             )
         )
     console().print(grid)

@@ -23,56 +23,70 @@ class Area(NamedTuple):
 
     name: str
     value: float
-    left: float
-    top: float
+    x: float
+    y: float
     width: float
     height: float
 
 
 def page(places: Sequence[UsageReport], top: int) -> str:
-    """One document for all places."""
-    return html_page.page("Who fills the storage", "\n".join(_place(report, top) for report in places))
+    """Make one document for all places."""
+    return html_page.page("Who fills the storage", "\n".join(_report_section(report, top) for report in places))
 
 
 def treemap(values: Sequence[tuple[str, float]], width: float, height: float) -> list[Area]:
     """Areas in proportion, nearly squares: Bruls, Huizing, van Wijk, "Squarified Treemaps" (2000)."""
-    left_over = sorted(((name, value) for name, value in values if value > 0), key=lambda pair: -pair[1])
-    total = sum(value for _, value in left_over)
-    scale = width * height / total if total else 0.0
+    remaining = sorted(((name, value) for name, value in values if value > 0), key=lambda pair: -pair[1])
+    total = sum(value for _, value in remaining)
+    scale = 0.0
+    if total:
+        scale = width * height / total
     areas: list[Area] = []
     x = y = 0.0
-    while left_over:
+    while remaining:
         side = min(width - x, height - y)
         row: list[tuple[str, float]] = []
-        while left_over and (not row or _worst([*row, left_over[0]], side, scale) <= _worst(row, side, scale)):
-            row.append(left_over.pop(0))
-        thick = sum(value for _, value in row) * scale / side if side > 0 else 0.0
+        while remaining and (not row or _worst([*row, remaining[0]], side, scale) <= _worst(row, side, scale)):
+            row.append(remaining.pop(0))
+        thick = 0.0
+        if side > 0:
+            thick = sum(value for _, value in row) * scale / side
         at = 0.0
         across = width - x >= height - y
         for name, value in row:
-            long = value * scale / thick if thick else 0.0
-            box = (x, y + at, thick, long) if across else (x + at, y, long, thick)
+            long = 0.0
+            if thick:
+                long = value * scale / thick
+            if across:
+                box = (x, y + at, thick, long)
+            else:
+                box = (x + at, y, long, thick)
             areas.append(Area(name, value, *box))
             at += long
-        x, y = (x + thick, y) if across else (x, y + thick)
+        if across:
+            x, y = (x + thick, y)
+        else:
+            x, y = (x, y + thick)
     return areas
 
 
 def _worst(row: Sequence[tuple[str, float]], side: float, scale: float) -> float:
     """The longest rectangle of a row, as length over breadth."""
     values = [value * scale for _, value in row]
-    whole = sum(values)
-    if whole <= 0 or side <= 0:
+    total = sum(values)
+    if total <= 0 or side <= 0:
         return float("inf")
-    return max(side**2 * max(values) / whole**2, whole**2 / (side**2 * min(values)))
+    return max(side**2 * max(values) / total**2, total**2 / (side**2 * min(values)))
 
 
-def _place(report: UsageReport, top: int) -> str:
+def _report_section(report: UsageReport, top: int) -> str:
     room = ""
     if report.room is not None and report.room[0]:
         total, free = report.room
         room = f", the file system is {1 - free / total:.0%} full ({size(free)} free)"
-    unread = f"<p>{report.unread_count:,} directories could not be read.</p>" if report.unread_count else ""
+    unread = ""
+    if report.unread_count:
+        unread = f"<p>{report.unread_count:,} directories could not be read.</p>"
     growth = "".join(f"<p>{text(_sentence(line))}</p>" for line in growth_lines(report))
     tables = [_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (
@@ -95,10 +109,12 @@ def _ages(report: UsageReport) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def _cells(tag: str, words: Sequence[str]) -> Iterator[str]:
+def _cells(tag: str, values: Sequence[str]) -> Iterator[str]:
     """The first is a name, the others are numbers."""
-    for column, word in enumerate(words):
-        kind = ' class="n"' if column else ""
+    for column, word in enumerate(values):
+        kind = ""
+        if column:
+            kind = ' class="n"'
         yield f"<{tag}{kind}>{text(word)}</{tag}>"
 
 
@@ -106,17 +122,17 @@ def _picture(report: UsageReport) -> str:
     """Directories that lie right below the root, each an area; what lies in the root itself is one."""
     below = list(_below(report))
     shown, rest = below[:MOST], sum(value for _, value in below[MOST:])
-    left = report.total.allocated - sum(value for _, value in below)
-    shown += [(name, value) for name, value in (("others", rest), ("right here", left)) if value > 0]
+    root_bytes = report.total.allocated - sum(value for _, value in below)
+    shown += [(name, value) for name, value in (("others", rest), ("right here", root_bytes)) if value > 0]
     boxes = []
     for index, area in enumerate(treemap(shown, WIDTH, HEIGHT)):
         label = f"{area.name} {size(area.value)}"
         inside = ""
         if area.width > 60 and area.height > 18:
-            words = _fitting(area, label)
-            inside = f'<text x="{area.left + 6:.1f}" y="{area.top + 16:.1f}" fill="#fff">{text(words)}</text>'
+            caption = _fitting(area, label)
+            inside = f'<text x="{area.x + 6:.1f}" y="{area.y + 16:.1f}" fill="#fff">{text(caption)}</text>'
         boxes.append(
-            f'<g><title>{text(label)}</title><rect x="{area.left:.1f}" y="{area.top:.1f}" width="{area.width:.1f}" '
+            f'<g><title>{text(label)}</title><rect x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" '
             f'height="{area.height:.1f}" fill="{COLOURS[index % len(COLOURS)]}" stroke="#fff"/>{inside}</g>'
         )
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="directories by size">{"".join(boxes)}</svg>'
@@ -127,26 +143,37 @@ def _fitting(area: Area, label: str) -> str:
     letters = max(int(area.width / 7) - 1, 3)
     if len(label) <= letters:
         return label
-    return area.name if len(area.name) <= letters else f"{area.name[: letters - 1]}…"
+    if len(area.name) <= letters:
+        return area.name
+    return f"{area.name[: letters - 1]}…"
 
 
 def _below(report: UsageReport) -> Iterator[tuple[str, float]]:
     top = report.root.rstrip("/")
     for name, total in report.directories.items():
-        inner = name[len(top) + 1 :] if name.startswith(f"{top}/") else ""
+        inner = ""
+        if name.startswith(f"{top}/"):
+            inner = name[len(top) + 1 :]
         if inner and "/" not in inner.rstrip("/"):
             yield inner, float(total.allocated)
 
 
 def _table(word: str, rows: dict[str, Total], report: UsageReport, top: int) -> str:
-    priced = ["US dollars a month"] if report.price is not None else []
+    if report.price is not None:
+        priced = ["US dollars a month"]
+    else:
+        priced = []
     head = "".join(_cells("th", (word, "count", "on disk", "of all", *priced)))
     lines = []
     for name, part in list(rows.items())[:top]:
-        share = part.allocated / report.total.allocated if report.total.allocated else 0.0
+        share = 0.0
+        if report.total.allocated:
+            share = part.allocated / report.total.allocated
         cost = report.cost(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
         cells = _cells("td", (name, f"{part.entries:,}", size(part.allocated), f"{share:.0%}", *costs))
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    more = f"<p>And {len(rows) - top:,} more.</p>" if len(rows) > top else ""
+    more = ""
+    if len(rows) > top:
+        more = f"<p>And {len(rows) - top:,} more.</p>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>{more}"

@@ -54,13 +54,18 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
         _show(before, as_json, changed=not before.policy_is_right, dry_run=True)
         if not as_json:
             homes.require_possible(before, remove_open=remove_open)
-        return 1 if before.conflicts or (before.open_statements and not remove_open) else 0
+        if before.conflicts or (before.open_statements and not remove_open):
+            return 1
+        return 0
     homes.require_possible(before, remove_open=remove_open)
     after = homes.apply(efs, before)
     changed = access_points.write(config, homes.recorded(after)) or not before.policy_is_right
     _show(after, as_json, changed=changed, dry_run=False)
     if not as_json:
-        say(f"next: hyperpod-kit upload {config}" if changed else "nothing to do")
+        advice = "nothing to do"
+        if changed:
+            advice = f"next: hyperpod-kit upload {config}"
+        say(advice)
     return 0
 
 
@@ -85,8 +90,12 @@ def policy(config: Path, role: bool) -> None:
     settings = load(config)
     observed = homes.observe(Efs(settings.cluster.region), settings)
     if observed.missing:
-        say(f"not in it yet: {', '.join(item.wanted.whose for item in observed.missing)} (hyperpod-kit users apply)")
-    data(policies.execution_role_policy(observed.arn, observed.arns) if role else observed.wanted_policy())
+        say(f"not in it yet: {', '.join(item.desired.whose for item in observed.missing)} (hyperpod-kit users apply)")
+    if role:
+        document = policies.execution_role_policy(observed.arn, observed.arns)
+    else:
+        document = observed.desired_policy()
+    data(document)
 
 
 def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
@@ -98,13 +107,13 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
             "access_points": [item.to_dict() for item in observed.items],
             "without_user": [
                 {
-                    "user": found.user,
-                    "id": found.id,
-                    "uid": found.point.uid,
-                    "gid": found.point.gid,
-                    "root": found.point.root,
+                    "user": orphan.user,
+                    "id": orphan.id,
+                    "uid": orphan.point.uid,
+                    "gid": orphan.point.gid,
+                    "root": orphan.point.root,
                 }
-                for found in observed.orphans
+                for orphan in observed.orphans
             ],
             "open_statements": observed.open_statements,
         }
@@ -119,12 +128,17 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
         grid.add_column(column)
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
-        place = " ".join(word for word in (item.found.id if item.found else "", made) if word)
-        uid = "" if item.wanted.uid == access_points.AS_WHO_ASKS else item.wanted.uid
-        grid.add_row(*map(cell, (item.wanted.whose, uid, item.wanted.gid, item.wanted.root, place)))
+        access_point = " ".join(word for word in (item.existing.id if item.existing else "", made) if word)
+        uid: object = item.desired.uid
+        if uid == access_points.AS_WHO_ASKS:
+            uid = ""
+        grid.add_row(*map(cell, (item.desired.whose, uid, item.desired.gid, item.desired.root, access_point)))
     console().print(grid)
-    for found in observed.orphans:
-        whose = found.point.whose
-        say(f"{found.does}: {whose} is no longer in the configuration, the nodes may not mount it; it stays")
+    for orphan in observed.orphans:
+        whose = orphan.point.whose
+        say(f"{orphan.description}: {whose} is no longer in the configuration, the nodes may not mount it; it stays")
     if dry_run:
-        say("the policy is right" if observed.policy_is_right else "the policy would be put")
+        verdict = "the policy would be put"
+        if observed.policy_is_right:
+            verdict = "the policy is right"
+        say(verdict)

@@ -55,12 +55,17 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
         if not CODE.fullmatch(code):
             raise UsageError(f"--suppress {code}: expected a code", hint="--suppress HPK-V508")
     checked = check(config)
-    facts = _ask(checked) if live else None
-    found = _all_findings(checked, facts)
-    shown = [finding for finding in found if finding.code not in suppressed]
-    hidden = [finding for finding in found if finding.code in suppressed]
+    facts = None
+    if live:
+        facts = _gather_facts(checked)
+    findings = _all_findings(checked, facts)
+    shown = [finding for finding in findings if finding.code not in suppressed]
+    hidden = [finding for finding in findings if finding.code in suppressed]
     failing = at_least(shown, fail_on)
-    unanswered = [one for one in facts.not_queried if not one.denied] if facts else []
+    if facts:
+        unanswered = [query for query in facts.not_queried if not query.denied]
+    else:
+        unanswered = []
     if as_json:
         report: dict[str, object] = {
             "config": str(config),
@@ -72,7 +77,7 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
             report["aws"] = {
                 "account": facts.caller.account,
                 "caller": facts.caller.arn,
-                "not_checked": [vars(one) for one in facts.not_queried],
+                "not_checked": [query.to_dict() for query in facts.not_queried],
             }
         data(report)
     else:
@@ -80,10 +85,12 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
         out(_verdict(checked, shown, len(hidden), facts))
     if failing:
         return ExitCode.PROBLEM
-    return ExitCode.ABSENT if unanswered else ExitCode.OK
+    if unanswered:
+        return ExitCode.ABSENT
+    return ExitCode.OK
 
 
-def _ask(checked: Checked) -> Optional[AccountFacts]:
+def _gather_facts(checked: Checked) -> Optional[AccountFacts]:
     """The facts; a terminal shows that AWS is asked. None where nobody can be asked: the region is wrong."""
     from hyperpod_kit.preflight.gather import gather
 
@@ -95,24 +102,26 @@ def _ask(checked: Checked) -> Optional[AccountFacts]:
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
-    """Those of the rules, of the files that it names and of the preflight, in the order of the file."""
+    """List the findings of the rules, of the files that it names and of the preflight, in the order of the file."""
     from hyperpod_kit.bundle import scripts
 
-    own = [one for one in scripts.findings(checked.settings) if checked.is_sound(one.path)]
+    script_findings = [finding for finding in scripts.findings(checked.settings) if checked.is_sound(finding.path)]
     if facts is None:
-        return checked.placed([*checked.findings, *own])
+        return checked.with_positions([*checked.findings, *script_findings])
     from hyperpod_kit.preflight.check import preflight
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
     live = [finding for finding in preflight(checked.settings, facts) if checked.is_sound(finding.path)]
-    return checked.placed([*checked.findings, *own, *live])
+    return checked.with_positions([*checked.findings, *script_findings, *live])
 
 
 def _show(config: Path, findings: Sequence[Finding]) -> None:
     for finding in findings:
-        place = f":{finding.line}:{finding.column}" if finding.line else ""
+        position = ""
+        if finding.line:
+            position = f":{finding.line}:{finding.column}"
         out(f"{finding.severity} {finding.code}", fg=COLOURS[finding.severity], nl=False)
-        out(f"  {config}{place}  {finding.path}")
+        out(f"  {config}{position}  {finding.path}")
         out(f"    {finding.message}\n    {finding.hint}")
 
 
@@ -120,20 +129,31 @@ def _verdict(checked: Checked, shown: Sequence[Finding], hidden: int, facts: Opt
     """The last line: how many findings, or what the configuration is."""
     counts = {level: sum(finding.severity == level for finding in shown) for level in COLOURS}
     numbers = [_count(counts["error"], "error"), _count(counts["warning"], "warning")]
-    numbers += [f"{counts['info']} info"] if counts["info"] else []
-    numbers += [f"{hidden} suppressed"] if hidden else []
-    asked = f" (asked as {facts.caller.arn})" if facts else ""
+    if counts["info"]:
+        numbers += [f"{counts['info']} info"]
+    if hidden:
+        numbers += [f"{hidden} suppressed"]
+    caller_text = ""
+    if facts:
+        caller_text = f" (asked as {facts.caller.arn})"
     if counts["error"]:
-        return f"{checked.path}: {', '.join(numbers)}{asked}"
+        return f"{checked.path}: {', '.join(numbers)}{caller_text}"
     cluster = checked.settings.cluster
     notes = [number for number in numbers if not number.startswith("0 ")]
     nodes = sum(group.count for group in cluster.groups)
+    notes_text = ""
+    if notes:
+        notes_text = f"; {', '.join(notes)}"
     return (
         f"{checked.path} is valid: cluster {cluster.name}, {_count(nodes, 'node')} in "
         f"{_count(len(cluster.groups), 'group')}, {_count(len(checked.settings.mounts), 'mount')}, "
-        f"{cluster.lifecycle_mode}{asked}" + (f"; {', '.join(notes)}" if notes else "")
+        f"{cluster.lifecycle_mode}{caller_text}" + notes_text
     )
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else noun + 's'}"
+    if number == 1:
+        form = noun
+    else:
+        form = noun + "s"
+    return f"{number} {form}"

@@ -33,7 +33,7 @@ def until_ready(
     *,
     timeout: float,
     interval: float,
-    wanted: Optional[Mapping[str, int]] = None,
+    desired: Optional[Mapping[str, int]] = None,
     stale: str = "",
     lacking: Callable[[], Sequence[str]] = tuple,
 ) -> ClusterState:
@@ -47,7 +47,7 @@ def until_ready(
                 name,
                 timeout=timeout,
                 interval=interval,
-                wanted=wanted,
+                desired=desired,
                 stale=stale,
                 lacking=lacking,
                 progress=lambda state: show(state.line()),

@@ -14,7 +14,7 @@ from hyperpod_kit.config.access_points import AS_WHO_ASKS, AccessPoint
 
 USER_TAG = "hyperpod-kit:user"
 KEEP, CREATE, CONFLICT = "keep", "create", "conflict"
-GONE = ("deleting", "deleted")
+DELETED_STATES = ("deleting", "deleted")
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,44 @@ class ExistingPoint:
         return self.point.user
 
     @property
-    def does(self) -> str:
-        """In words."""
-        who = f"acts as {self.point.uid}:{self.point.gid}" if self.point.uid >= 0 else "acts as whoever asks"
-        return f"{self.id}{f' ({self.point.whose})' if self.user else ''} {who} in {self.point.root}"
+    def description(self) -> str:
+        """Describe it in words."""
+        who = "acts as whoever asks"
+        if self.point.uid >= 0:
+            who = f"acts as {self.point.uid}:{self.point.gid}"
+        whose = ""
+        if self.user:
+            whose = f" ({self.point.whose})"
+        return f"{self.id}{whose} {who} in {self.point.root}"
 
 
 @dataclass(frozen=True)
 class UserChange:
-    """What happens for one user. `found`: the access point that is kept; `detail`: why there is a conflict."""
+    """What happens for one user. `existing`: the access point that is kept; `detail`: why there is a conflict."""
 
-    wanted: AccessPoint
+    desired: AccessPoint
     action: str
-    found: Optional[ExistingPoint] = None
+    existing: Optional[ExistingPoint] = None
     detail: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
+        existing_id = ""
+        if self.existing:
+            existing_id = self.existing.id
         return {
-            "user": self.wanted.user,
+            "user": self.desired.user,
             "action": self.action,
-            "id": self.found.id if self.found else "",
-            "uid": self.wanted.uid,
-            "gid": self.wanted.gid,
-            "root": self.wanted.root,
+            "id": existing_id,
+            "uid": self.desired.uid,
+            "gid": self.desired.gid,
+            "root": self.desired.root,
             "detail": self.detail,
         }
 
 
-def read(described: Mapping[str, Any]) -> ExistingPoint:
-    """One entry of DescribeAccessPoints. Without a POSIX user the uid is AS_WHO_ASKS, and the gid that of the
+def parse_access_point(described: Mapping[str, Any]) -> ExistingPoint:
+    """Parse one entry of DescribeAccessPoints. Without a POSIX user the uid is AS_WHO_ASKS, and the gid that of the
     directory, -1 where that was there before."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
     directory = described.get("RootDirectory") or {}
@@ -81,24 +89,31 @@ def read(described: Mapping[str, Any]) -> ExistingPoint:
     return ExistingPoint(point, described["AccessPointArn"], described.get("LifeCycleState", "available"))
 
 
-def plan(wanted: Sequence[AccessPoint], there: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
-    """One item a user, in their order."""
-    alive = [found for found in there if found.state not in GONE]
-    return tuple(_item(point, alive) for point in wanted)
+def plan_changes(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
+    """Plan one change a user, in their order."""
+    alive = [existing for existing in existing_points if existing.state not in DELETED_STATES]
+    return tuple(_plan_user(point, alive) for point in desired)
 
 
-def orphans(wanted: Sequence[AccessPoint], there: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
+def orphans(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[ExistingPoint, ...]:
     """Access points of ours whose users are no longer in the configuration. They stay, with their files."""
-    users = {point.user for point in wanted}
-    return tuple(found for found in there if found.user and found.user not in users and found.state not in GONE)
+    users = {point.user for point in desired}
+    return tuple(
+        existing
+        for existing in existing_points
+        if existing.user and existing.user not in users and existing.state not in DELETED_STATES
+    )
 
 
 def request(point: AccessPoint) -> dict[str, Any]:
     """CreateAccessPoint for a home or a share. Its directory is made at the first mount: the user's alone, or root's
     and the group's."""
     home = point.uid != AS_WHO_ASKS
-    owner = {"OwnerUid": point.uid if home else 0, "OwnerGid": point.gid}
-    wanted = {
+    kind, owner_uid = "share", 0
+    if home:
+        kind, owner_uid = "home", point.uid
+    owner = {"OwnerUid": owner_uid, "OwnerGid": point.gid}
+    arguments = {
         "ClientToken": client_token(point),
         "FileSystemId": point.file_system_id,
         "RootDirectory": {
@@ -106,31 +121,40 @@ def request(point: AccessPoint) -> dict[str, Any]:
             "CreationInfo": {**owner, "Permissions": point.permissions},
         },
         "Tags": [
-            {"Key": "Name", "Value": f"{'home' if home else 'share'} of {point.whose}"},
+            {"Key": "Name", "Value": f"{kind} of {point.whose}"},
             {"Key": USER_TAG, "Value": point.user},
         ],
     }
-    return {**wanted, "PosixUser": {"Uid": point.uid, "Gid": point.gid}} if home else wanted
+    if home:
+        return {**arguments, "PosixUser": {"Uid": point.uid, "Gid": point.gid}}
+    return arguments
 
 
 def client_token(point: AccessPoint) -> str:
-    """The same for the same home, so that two admins at once make one access point. At most 64 characters."""
+    """Derive the same token for the same home, so that two admins at once make one access point.
+
+    At most 64 characters.
+    """
     text = "\0".join([point.file_system_id, point.user, str(point.uid), str(point.gid), point.root])
     return f"hpk-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 
 
-def _item(wanted: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
-    exact = [found for found in alive if found.point.same_as(replace(wanted, user=found.user))]
+def _plan_user(desired: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
+    exact = [existing for existing in alive if existing.point.same_as(replace(desired, user=existing.user))]
     # One of ours before one that somebody else made, then the same one each time.
-    for found in sorted(exact, key=lambda found: (found.user != wanted.user, found.id)):
-        if found.user in ("", wanted.user):
-            return UserChange(wanted, KEEP, found)
-    for found in sorted(alive, key=lambda found: found.id):
-        if found.point.root == wanted.root or found.user == wanted.user:
-            ours = f"{wanted.numbers} in {wanted.root}"
-            return UserChange(wanted, CONFLICT, detail=f"{found.does}, the configuration says {ours}")
-        if found.user and found.point.uid == wanted.uid != AS_WHO_ASKS:
-            return UserChange(wanted, CONFLICT, detail=f"uid {wanted.uid} is {found.user}'s: {found.does}")
-        if found.user and found.point.gid == wanted.gid and AS_WHO_ASKS in (found.point.uid, wanted.uid):
-            return UserChange(wanted, CONFLICT, detail=f"gid {wanted.gid} is {found.point.whose}'s: {found.does}")
-    return UserChange(wanted, CREATE)
+    for existing in sorted(exact, key=lambda existing: (existing.user != desired.user, existing.id)):
+        if existing.user in ("", desired.user):
+            return UserChange(desired, KEEP, existing)
+    for existing in sorted(alive, key=lambda existing: existing.id):
+        if existing.point.root == desired.root or existing.user == desired.user:
+            configured = f"{desired.numbers} in {desired.root}"
+            return UserChange(desired, CONFLICT, detail=f"{existing.description}, the configuration says {configured}")
+        if existing.user and existing.point.uid == desired.uid != AS_WHO_ASKS:
+            return UserChange(
+                desired, CONFLICT, detail=f"uid {desired.uid} is {existing.user}'s: {existing.description}"
+            )
+        if existing.user and existing.point.gid == desired.gid and AS_WHO_ASKS in (existing.point.uid, desired.uid):
+            return UserChange(
+                desired, CONFLICT, detail=f"gid {desired.gid} is {existing.point.whose}'s: {existing.description}"
+            )
+    return UserChange(desired, CREATE)

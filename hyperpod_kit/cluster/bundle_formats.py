@@ -44,7 +44,7 @@ def unsupported_bundles(
         return []
     nodes: dict[str, list[str]] = {}
     for node in list_nodes(sagemaker, live["ClusterName"], addresses=False):
-        if not node.gone:
+        if not node.removed:
             nodes.setdefault(node.group, []).append(node.instance_id)
     return [
         UnsupportedBundle(group, stored_format, tuple(nodes[group]))
@@ -54,7 +54,7 @@ def unsupported_bundles(
 
 
 def advice(unsupported: UnsupportedBundle, controller: Optional[str]) -> str:
-    """One sentence with what to do. `controller`: the group of the Slurm controller."""
+    """Say in one sentence what to do. `controller`: the group of the Slurm controller."""
     nodes = " ".join(unsupported.nodes)
     problem = f"{unsupported.group} was created from {unsupported.format}, which this release does not support"
     if unsupported.group == controller:

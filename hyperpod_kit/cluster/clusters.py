@@ -18,12 +18,15 @@ class ListedCluster:
     arn: str
 
 
-def list_all(sagemaker: SageMaker) -> list[ListedCluster]:
-    """By name. Raises AwsError, Unreachable."""
-    found = [
+def fetch_clusters(sagemaker: SageMaker) -> list[ListedCluster]:
+    """List the clusters of a region by name. Raises AwsError, Unreachable."""
+    clusters = [
         ListedCluster(
-            one["ClusterName"], one.get("ClusterStatus", ""), in_utc(one.get("CreationTime")), one["ClusterArn"]
+            summary["ClusterName"],
+            summary.get("ClusterStatus", ""),
+            in_utc(summary.get("CreationTime")),
+            summary["ClusterArn"],
         )
-        for one in sagemaker.list_clusters()
+        for summary in sagemaker.list_clusters()
     ]
-    return sorted(found, key=lambda one: one.name)
+    return sorted(clusters, key=lambda cluster: cluster.name)

@@ -34,15 +34,23 @@ def plan(settings: Settings) -> CreationPlan:
 
     Raises ConfigError, BundleError.
     """
-    bundle = render(settings) if settings.entry_script else None
-    request = create_cluster_request(settings, bundle.source_s3_uri if bundle else "")
+    bundle = None
+    if settings.entry_script:
+        bundle = render(settings)
+    source_uri = ""
+    if bundle:
+        source_uri = bundle.source_s3_uri
+    request = create_cluster_request(settings, source_uri)
     refused = request_shape.problems("sagemaker", "CreateCluster", request)
     if refused:
         newer = [problem for problem in refused if problem.newer]
+        hint = "correct the configuration"
+        if newer:
+            hint = "pip install -U boto3"
         raise ConfigError(
             f"CreateCluster of {request_shape.version()} would refuse the request",
             findings=[str(problem) for problem in refused],
-            hint="pip install -U boto3" if newer else "correct the configuration",
+            hint=hint,
         )
     return CreationPlan(request, bundle)
 
@@ -77,17 +85,23 @@ def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> C
 def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     name, status = request["ClusterName"], live["ClusterStatus"]
     if status in ("Failed", "Deleting"):
-        why = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        reason = ""
+        if live.get("FailureMessage"):
+            reason = f": {live['FailureMessage']}"
         raise ClusterError(
-            f"there is a cluster {name} already, and it is {status}{why}",
+            f"there is a cluster {name} already, and it is {status}{reason}",
             hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then again",
         )
     changes = update.plan(live, request).changes
     if changes:
         first = changes[0]
-        places = "1 place" if len(changes) == 1 else f"{len(changes)} places"
+        if len(changes) == 1:
+            places = "1 place"
+        else:
+            places = f"{len(changes)} places"
         raise ClusterError(
             f"there is a cluster {name} already, and it differs in {places}, first "
-            f"{first.field} of {first.where}: {update.shown(first.before)} there, {update.shown(first.after)} wanted",
+            f"{first.field} of {first.where}: {update.format_value(first.before)} there, "
+            f"{update.format_value(first.after)} wanted",
             hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
         )

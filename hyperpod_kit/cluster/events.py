@@ -40,14 +40,17 @@ class Event(NamedTuple):
     lifecycle: str = ""
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether it is a warning that every node gives while it comes up."""
         return _PASSING in self.description.lower()
 
     def line(self) -> str:
-        """For a person: where, what, why."""
+        """Describe the event for a person: where, what, why."""
         where = " ".join(filter(None, (self.group, self.instance_id))) or self.resource.lower()
-        return f"{where}: {self.description}" + (f": {self.failure}" if self.failure else "")
+        failure = ""
+        if self.failure:
+            failure = f": {self.failure}"
+        return f"{where}: {self.description}" + failure
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -85,7 +88,9 @@ def list_events(
     Raises UsageError for a cluster that has no events, AwsError, Unreachable.
     """
     # With a level, the newest so many of that level are meant, so all must be seen.
-    limit = newest if level == INFO else None
+    limit = None
+    if level == INFO:
+        limit = newest
     try:
         summaries = source.list_events(cluster, after=after, group=group, node=node, newest=limit)
     except AwsError as err:
@@ -95,8 +100,8 @@ def list_events(
                 hint=f"hyperpod-kit describe-cluster --cluster {cluster}, or hyperpod-kit diagnose",
             ) from err
         raise
-    chosen = [one for one in summaries if LEVELS.index(_level(one)) >= LEVELS.index(level)][:newest]
-    return [_complete(source, cluster, one) for one in reversed(chosen)]
+    chosen = [summary for summary in summaries if LEVELS.index(_level(summary)) >= LEVELS.index(level)][:newest]
+    return [_complete(source, cluster, summary) for summary in reversed(chosen)]
 
 
 class Troubles:
@@ -106,19 +111,20 @@ class Troubles:
         self._source = source
         self._cluster = cluster
         self._begin = begin
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.last: Optional[Event] = None
 
-    def new(self) -> list[Event]:
-        """Those that came since the last call. Raises as `list_events`."""
-        found = [
+    def new_events(self) -> list[Event]:
+        """List the events that came since the last call. Raises as `list_events`."""
+        events = [
             event
             for event in list_events(self._source, self._cluster, after=self._begin, level=WARN)
-            if event.id not in self._told and not event.passing
+            if event.id not in self._reported and not event.is_transient
         ]
-        self._told |= {event.id for event in found}
-        self.last = found[-1] if found else self.last
-        return found
+        self._reported |= {event.id for event in events}
+        if events:
+            self.last = events[-1]
+        return events
 
 
 def _level(summary: Mapping[str, Any]) -> str:
@@ -126,13 +132,15 @@ def _level(summary: Mapping[str, Any]) -> str:
     given = summary.get("EventLevel")
     if given in LEVELS:
         return str(given)
-    return ERROR if "fail" in summary.get("Description", "").lower() else INFO
+    if "fail" in summary.get("Description", "").lower():
+        return ERROR
+    return INFO
 
 
 def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
     event = Event(
         summary["EventId"],
-        _moment(summary["EventTime"]),
+        _to_datetime(summary["EventTime"]),
         _level(summary),
         summary["ResourceType"],
         summary.get("InstanceGroupName", ""),
@@ -142,8 +150,8 @@ def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> 
     )
     if event.level == INFO and "lifecycle" not in event.description.lower():
         return event
-    said = dict(_leaves(source.describe_event(cluster, event.id).get("EventDetails", {})))
-    return event._replace(failure=said.get("FailureMessage", ""), lifecycle=said.get("LcsExecutionState", ""))
+    details = dict(_leaves(source.describe_event(cluster, event.id).get("EventDetails", {})))
+    return event._replace(failure=details.get("FailureMessage", ""), lifecycle=details.get("LcsExecutionState", ""))
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
@@ -156,6 +164,8 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
                 yield from _leaves(value)
 
 
-def _moment(value: Any) -> datetime:
+def _to_datetime(value: Any) -> datetime:
     """boto3 gives a moment with its zone; anything else is seconds."""
-    return value if isinstance(value, datetime) else datetime.fromtimestamp(float(value), timezone.utc)
+    if isinstance(value, datetime):
+        return value
+    return datetime.fromtimestamp(float(value), timezone.utc)

@@ -18,7 +18,7 @@ from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, ExistingPoint, 
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, ConfigError, UsageError, WaitTimeout
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 
 AVAILABLE_WITHIN = 120.0
 """Seconds in which a new access point must be usable; AWS names no figure, it is usually one or two."""
@@ -48,7 +48,7 @@ class Observed:
         """Statements of others that let clients mount without an IAM identity."""
         return policies.open_statements(self.policy)
 
-    def wanted_policy(self) -> dict[str, Any]:
+    def desired_policy(self) -> dict[str, Any]:
         """The policy for the access points that are there. Raises ConfigError when it is too long."""
         return policies.file_system_policy(
             cluster=self.cluster,
@@ -60,20 +60,22 @@ class Observed:
 
     @property
     def arns(self) -> list[str]:
-        """Of the access points that are there."""
-        return [item.found.arn for item in self.items if item.found]
+        """List the ARNs of the access points that exist."""
+        return [item.existing.arn for item in self.items if item.existing]
 
     @property
     def policy_is_right(self) -> bool:
         """Whether nothing is missing and the policy in force is the wanted one."""
-        return not self.missing and policies.same(self.policy, self.wanted_policy())
+        return not self.missing and policies.is_same(self.policy, self.desired_policy())
 
 
 def observe(efs: Efs, settings: Settings) -> Observed:
     """Look at the file system; changes nothing. Raises UsageError, ClusterError, AwsError, Unreachable."""
     homes = settings.homes
     if homes is None or not settings.users:
-        missing = "users" if homes else "homes"
+        missing = "homes"
+        if homes:
+            missing = "users"
         raise UsageError(
             f"the configuration has no hyperpod_kit.{missing}: there are no access points to make",
             hint='add "homes": {"file_system_id": "fs-…"} and users (docs/users.md)',
@@ -81,14 +83,14 @@ def observe(efs: Efs, settings: Settings) -> Observed:
     file_system = efs.file_system(homes.file_system_id)
     if file_system["LifeCycleState"] != "available":
         raise ClusterError(f"{homes.file_system_id} is {file_system['LifeCycleState']}, not available")
-    wanted = homes.wanted(settings.users, settings.groups)
-    there = [access_points.read(point) for point in efs.access_points(homes.file_system_id)]
+    desired = homes.access_points(settings.users, settings.groups)
+    existing = [access_points.parse_access_point(point) for point in efs.access_points(homes.file_system_id)]
     return Observed(
         settings.cluster.name,
         settings.cluster.execution_role,
         file_system["FileSystemArn"],
-        access_points.plan(wanted, there),
-        access_points.orphans(wanted, there),
+        access_points.plan_changes(desired, existing),
+        access_points.orphans(desired, existing),
         efs.policy(homes.file_system_id),
     )
 
@@ -98,7 +100,7 @@ def require_possible(observed: Observed, *, remove_open: bool) -> None:
     if observed.conflicts:
         raise ConfigError(
             f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
-            findings=[f"{item.wanted.whose}: {item.detail}" for item in observed.conflicts],
+            findings=[f"{item.desired.whose}: {item.detail}" for item in observed.conflicts],
             hint="change the configuration back, or see docs/users.md for moving a user to other ids",
         )
     if observed.open_statements and not remove_open:
@@ -123,36 +125,38 @@ def apply(
     items = list(observed.items)
     for index, item in enumerate(items):
         if item.action == CREATE:
-            made = access_points.read(efs.create_access_point(access_points.request(item.wanted)))
-            items[index] = replace(item, found=made)
-    _await_available(efs, [item.found for item in items if item.found], clock, sleep)
-    done = replace(observed, items=tuple(items))
-    wanted = done.wanted_policy()
-    if not policies.same(observed.policy, wanted):
-        efs.put_policy(items[0].wanted.file_system_id, policies.to_text(wanted))
-    return replace(done, policy=wanted)
+            created = access_points.parse_access_point(efs.create_access_point(access_points.request(item.desired)))
+            items[index] = replace(item, existing=created)
+    _await_available(efs, [item.existing for item in items if item.existing], clock, sleep)
+    updated = replace(observed, items=tuple(items))
+    policy = updated.desired_policy()
+    if not policies.is_same(observed.policy, policy):
+        efs.put_policy(items[0].desired.file_system_id, policies.to_text(policy))
+    return replace(updated, policy=policy)
 
 
 def recorded(observed: Observed) -> list[AccessPoint]:
-    """What belongs into the file beside the configuration."""
-    return [replace(item.wanted, id=item.found.id) for item in observed.items if item.found]
+    """List what belongs into the file beside the configuration."""
+    return [replace(item.desired, id=item.existing.id) for item in observed.items if item.existing]
 
 
 def _await_available(
-    efs: Efs, found: list[ExistingPoint], clock: Callable[[], float], sleep: Callable[[float], None]
+    efs: Efs, points: list[ExistingPoint], clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> None:
-    waiting = {point.id for point in found if point.state != "available"}
+    waiting = {point.id for point in points if point.state != "available"}
     if not waiting:
         return
 
-    def look() -> set[str]:
-        now = [access_points.read(point) for point in efs.access_points(found[0].point.file_system_id)]
+    def query_unavailable() -> set[str]:
+        now = [access_points.parse_access_point(point) for point in efs.access_points(points[0].point.file_system_id)]
         return waiting - {point.id for point in now if point.state == "available"}
 
     sleep(0.5)
-    left = look_until(look, lambda ids: not ids, BackOff(1.0, 5.0), seconds=AVAILABLE_WITHIN, clock=clock, sleep=sleep)
-    if left:
+    unavailable = poll_until(
+        query_unavailable, lambda ids: not ids, BackOff(1.0, 5.0), seconds=AVAILABLE_WITHIN, clock=clock, sleep=sleep
+    )
+    if unavailable:
         raise WaitTimeout(
-            f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(left))}",
+            f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(unavailable))}",
             hint="hyperpod-kit users apply, again",
         )

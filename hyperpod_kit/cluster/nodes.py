@@ -13,7 +13,7 @@ from hyperpod_kit.cluster.times import in_utc
 from hyperpod_kit.errors import Absent, AwsError, UsageError
 
 RUNNING = "Running"
-GONE = ("ShuttingDown", "NotFound")
+REMOVED_STATES = ("ShuttingDown", "NotFound")
 """The state of a node that serves, and states of nodes that nobody waits for any more."""
 
 LOOKUPS = 8
@@ -33,9 +33,9 @@ class ClusterNode:
     launched: str
 
     @property
-    def gone(self) -> bool:
+    def removed(self) -> bool:
         """Whether AWS is shutting the node down or no longer knows it."""
-        return self.status in GONE
+        return self.status in REMOVED_STATES
 
 
 def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) -> list[ClusterNode]:
@@ -46,26 +46,28 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     """
     summaries = sagemaker.list_nodes(cluster)
     details: list[dict[str, Any]] = [{}] * len(summaries)
-    unknown = [number for number, summary in enumerate(summaries) if addresses and not _host_address(summary)]
-    found = in_order(lambda number: _details(sagemaker, cluster, summaries[number]), unknown, LOOKUPS)
-    for number, detail in zip(unknown, found):
+    without_address = [number for number, summary in enumerate(summaries) if addresses and not _host_address(summary)]
+    described = in_order(lambda number: _details(sagemaker, cluster, summaries[number]), without_address, LOOKUPS)
+    for number, detail in zip(without_address, described):
         details[number] = detail
     nodes = [_node(summary, detail) for summary, detail in zip(summaries, details)]
     return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
 
 
-def changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list[str]:
+def describe_changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list[str]:
     """A line for each node that has come, has gone, or is in another state: `workers i-1: Pending, now Running`."""
     then = {node.instance_id: node for node in before}
     now = {node.instance_id: node for node in after}
-    found = [f"{node.group} {name}: gone, was {node.status}" for name, node in then.items() if name not in now]
+    lines = [f"{node.group} {name}: gone, was {node.status}" for name, node in then.items() if name not in now]
     for name, node in now.items():
-        why = f": {node.message}" if node.message else ""
+        reason = ""
+        if node.message:
+            reason = f": {node.message}"
         if name not in then:
-            found.append(f"{node.group} {name}: new, {node.status}{why}")
+            lines.append(f"{node.group} {name}: new, {node.status}{reason}")
         elif (then[name].status, then[name].message) != (node.status, node.message):
-            found.append(f"{node.group} {name}: {then[name].status}, now {node.status}{why}")
-    return found
+            lines.append(f"{node.group} {name}: {then[name].status}, now {node.status}{reason}")
+    return lines
 
 
 def is_instance_id(name: str) -> bool:
@@ -75,7 +77,9 @@ def is_instance_id(name: str) -> bool:
 
 def slurm_name(address: str) -> str:
     """The name that HyperPod gives a node in Slurm, "" without an address."""
-    return f"ip-{address.replace('.', '-')}" if address else ""
+    if address:
+        return f"ip-{address.replace('.', '-')}"
+    return ""
 
 
 def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
@@ -90,9 +94,12 @@ def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterN
     return list(resolved.values())
 
 
-def fewest_first(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
-    """In the order in which nodes may go: those that do not run, then by how many jobs they have (`jobs`: instance id
-    -> number), of equal ones the last in the list first."""
+def order_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
+    """Sort nodes in the order in which they may go.
+
+    Those that do not run, then by how many jobs they have (`jobs`: instance id -> number), of equal ones the last in
+    the list first.
+    """
     return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
 
 
@@ -144,9 +151,11 @@ def _host_address(summary: dict[str, Any]) -> str:
 
 
 def _address_in(host: str) -> str:
-    """`10.1.41.18` of ip-10-1-41-18 and of ip-10-1-41-18.ec2.internal; "" of another name."""
+    """Return `10.1.41.18` for ip-10-1-41-18 and ip-10-1-41-18.ec2.internal; "" for another name."""
     match = _HOST.match(host)
-    return ".".join(match.groups()[:4]) if match else ""
+    if match:
+        return ".".join(match.groups()[:4])
+    return ""
 
 
 def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
@@ -172,7 +181,7 @@ def _candidates(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode]:
     address = _address_in(name) or name
     # AWS tells no address of a node that comes: an empty name is none of it.
     at_address = [node for node in nodes if address and node.address == address]
-    remaining = [node for node in at_address if not node.gone]
+    remaining = [node for node in at_address if not node.removed]
     return remaining or at_address
 
 

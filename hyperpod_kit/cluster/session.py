@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.ssm import session_request, target
-from hyperpod_kit.cluster.nodes import GONE, RUNNING, ClusterNode
+from hyperpod_kit.cluster.nodes import REMOVED_STATES, RUNNING, ClusterNode
 from hyperpod_kit.errors import ClusterError, UsageError
 
 PLUGIN = "session-manager-plugin"
@@ -31,33 +31,35 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
+def choose_node(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
     """The node that is meant when none is named: the first Slurm controller that runs, or the only node there is.
 
     live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
     """
-    there = [node for node in nodes if node.status not in GONE]
+    present = [node for node in nodes if node.status not in REMOVED_STATES]
     groups = {
         group["InstanceGroupName"]
         for group in live["InstanceGroups"]
         if (group.get("SlurmConfig") or {}).get("NodeType") == "Controller"
     } or {controller}
-    heads = [node for node in there if node.group in groups] or (there if len(there) == 1 else [])
-    if not heads:
+    candidates = [node for node in present if node.group in groups] or (present if len(present) == 1 else [])
+    if not candidates:
         raise UsageError("which node? The controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE")
-    return next((head for head in heads if head.status == RUNNING), heads[0])
+    return next((head for head in candidates if head.status == RUNNING), candidates[0])
 
 
 def require_running(node: ClusterNode) -> None:
     """Raise ClusterError for a node that no session reaches."""
-    if node.status in GONE:
+    if node.status in REMOVED_STATES:
         raise ClusterError(f"{node.instance_id} is {node.status}", hint="hyperpod-kit list-cluster-nodes")
 
 
 def ssm_request(node: ClusterNode, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
     """StartSession's request: a login shell, or with `ssh_port` a tunnel to sshd."""
     where = target(live["ClusterArn"], node.group, node.instance_id)
-    return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]}) if ssh_port else session_request(where)
+    if ssh_port:
+        return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]})
+    return session_request(where)
 
 
 def plugin_start(
@@ -72,11 +74,11 @@ def plugin_start(
 
 
 def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
-    """The same by the AWS CLI, to be typed elsewhere."""
-    words = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
+    """Make the command of the AWS CLI that does the same, to be typed elsewhere."""
+    command = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
     if "DocumentName" in request:
-        words += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]
-    return tuple(words)
+        command += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]
+    return tuple(command)
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,12 @@ class SshLogin:
     def options(self) -> list[tuple[str, str]]:
         """ssh_config's words for it."""
         given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
-        found = [(name, value) for name, value in given if value]
-        return (
-            found
-            + ([("IdentitiesOnly", "yes")] if self.key else [])
-            + ([("Port", str(self.port))] if self.port != 22 else [])
-        )
+        pairs = [(name, value) for name, value in given if value]
+        if self.key:
+            pairs.append(("IdentitiesOnly", "yes"))
+        if self.port != 22:
+            pairs.append(("Port", str(self.port)))
+        return pairs
 
 
 def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) -> Program:
@@ -105,14 +107,17 @@ def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) 
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
     options = [word for name, value in access.options for word in ("-o", f"{name}={value}")]
-    return Program(("ssh", *options, node.address, *([shlex.join(command)] if command else [])))
+    argv = ["ssh", *options, node.address]
+    if command:
+        argv.append(shlex.join(command))
+    return Program(tuple(argv))
 
 
 def ssh_config(
     cluster: str,
     region: str,
     nodes: Sequence[ClusterNode],
-    wanted: Collection[str],
+    selected_ids: Collection[str],
     access: SshLogin,
     *,
     program: str,
@@ -120,14 +125,14 @@ def ssh_config(
 ) -> str:
     """Host blocks for ~/.ssh/config. The way there is looked up at each login, so a replaced node is found by its name.
 
-    nodes: all of the cluster, which their index depends on; wanted: ids of those to write down. direct: straight to the
-    address in place of a tunnel through SSM; the address is then the one of now.
+    nodes: all of the cluster, which their index depends on; selected_ids: of those to write down. direct: straight to
+    the address in place of a tunnel through SSM; the address is then the one of now.
     """
     blocks = []
     counts: dict[str, int] = {}
     for node in nodes:
         index = counts[node.group] = counts.get(node.group, -1) + 1
-        if node.instance_id not in wanted or (direct and not node.address):
+        if node.instance_id not in selected_ids or (direct and not node.address):
             continue
         lines = [f"Host {cluster}-{node.group}-{index}"]
         if direct:
@@ -138,11 +143,15 @@ def ssh_config(
             lines += [f"HostKeyAlias {node.instance_id}", f"ProxyCommand {shlex.join(way)} --proxy %p"]
         lines += [f"{name} {_quoted(value)}" for name, value in access.options]
         blocks.append("\n    ".join(lines))
-    return "\n\n".join(blocks) + "\n" if blocks else ""
+    if blocks:
+        return "\n\n".join(blocks) + "\n"
+    return ""
 
 
 def _quoted(value: str) -> str:
-    return f'"{value}"' if " " in value else value
+    if " " in value:
+        return f'"{value}"'
+    return value
 
 
 def _parts(version: str) -> tuple[int, ...]:

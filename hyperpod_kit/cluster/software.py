@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.cluster.nodes import GONE
+from hyperpod_kit.cluster.nodes import REMOVED_STATES
 from hyperpod_kit.cluster.times import in_utc
 from hyperpod_kit.errors import Absent, ClusterError, UsageError
 
 
 @dataclass(frozen=True)
-class SoftwareOf:
+class NodeSoftware:
     """What runs on one node. `version`: of HyperPod's AMI, and `standing` AWS's word on it (UpToDate,
     UpdateAvailable, …), each "" where AWS does not say; `updated`: when the last update ended, in UTC, "" for never.
     """
@@ -43,34 +43,37 @@ class Rollout:
         """DeploymentConfig; empty for all at once."""
         if self.count is None and self.percent is None:
             return {}
-        size = (
-            {"Type": "INSTANCE_COUNT", "Value": self.count}
-            if self.count is not None
-            else {"Type": "CAPACITY_PERCENTAGE", "Value": self.percent}
-        )
+        if self.count is not None:
+            size = {"Type": "INSTANCE_COUNT", "Value": self.count}
+        else:
+            size = {"Type": "CAPACITY_PERCENTAGE", "Value": self.percent}
         return {"RollingUpdatePolicy": {"MaximumBatchSize": size}, "WaitIntervalInSeconds": self.pause}
 
 
-def rollout(words: Optional[str], pause: int) -> Rollout:
-    """`3` nodes or `10%` of a group. Raises UsageError."""
-    if words is None:
+def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
+    """Parse a batch size, `3` nodes or `10%` of a group. Raises UsageError."""
+    if batch_size is None:
         if pause:
             raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
         return Rollout()
-    number = words[:-1] if words.endswith("%") else words
+    number = batch_size
+    if batch_size.endswith("%"):
+        number = batch_size[:-1]
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
-        raise UsageError(f"`{words}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%")
-    if not words.endswith("%"):
+        raise UsageError(
+            f"`{batch_size}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%"
+        )
+    if not batch_size.endswith("%"):
         return Rollout(count=int(number), pause=pause)
     if int(number) > 100:
-        raise UsageError(f"`{words}` is more than all nodes", hint="a share between 1% and 100%")
+        raise UsageError(f"`{batch_size}` is more than all nodes", hint="a share between 1% and 100%")
     return Rollout(percent=int(number), pause=pause)
 
 
-def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[SoftwareOf]:
-    """Of the nodes of ListClusterNodes that are not going, by group and id."""
-    found = [
-        SoftwareOf(
+def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
+    """List the software of the nodes of ListClusterNodes that are not on their way out, by group and id."""
+    software = [
+        NodeSoftware(
             str(node.get("InstanceGroupName", "")),
             str(node.get("InstanceId", "")),
             str(node.get("CurrentImageReleaseVersion", "")),
@@ -78,22 +81,22 @@ def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[SoftwareOf]:
             in_utc(node.get("LastSoftwareUpdateTime")),
         )
         for node in summaries
-        if node.get("InstanceStatus", {}).get("Status") not in GONE
+        if node.get("InstanceStatus", {}).get("Status") not in REMOVED_STATES
     ]
-    return sorted(found, key=lambda one: (one.group, one.instance_id))
+    return sorted(software, key=lambda entry: (entry.group, entry.instance_id))
 
 
-def groups_of(live: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+def groups_of(live: Mapping[str, Any], selected: Sequence[str]) -> list[str]:
     """Groups that are updated: those named, or all of the cluster. Raises Absent for one that is not there."""
-    there = [str(group["InstanceGroupName"]) for group in live.get("InstanceGroups", [])]
-    for name in wanted:
-        if name not in there:
-            raise Absent(f"cluster {live['ClusterName']} has no group `{name}`: expected one of {', '.join(there)}")
-    return [name for name in there if not wanted or name in wanted]
+    existing = [str(group["InstanceGroupName"]) for group in live.get("InstanceGroups", [])]
+    for name in selected:
+        if name not in existing:
+            raise Absent(f"cluster {live['ClusterName']} has no group `{name}`: expected one of {', '.join(existing)}")
+    return [name for name in existing if not selected or name in selected]
 
 
 def require_in_service(live: Mapping[str, Any]) -> None:
-    """Raises ClusterError: AWS takes an update of a cluster in service only."""
+    """Raise ClusterError unless the cluster is in service: AWS updates no other."""
     if live.get("ClusterStatus") != "InService":
         name = live["ClusterName"]
         raise ClusterError(
@@ -104,30 +107,32 @@ def require_in_service(live: Mapping[str, Any]) -> None:
 
 def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list[str]]:
     """Object of S3 (its URI) -> groups whose nodes begin with it, of those that have a lifecycle script there."""
-    found: dict[str, list[str]] = {}
+    groups_by_script: dict[str, list[str]] = {}
     for group in live.get("InstanceGroups", []):
         config = group.get("LifeCycleConfig") or {}
         entry = config.get("OnCreate") or config.get("OnInitComplete")
         if group["InstanceGroupName"] in groups and config.get("SourceS3Uri") and entry:
             uri = f"{str(config['SourceS3Uri']).rstrip('/')}/{entry}"
-            found.setdefault(uri, []).append(str(group["InstanceGroupName"]))
-    return found
+            groups_by_script.setdefault(uri, []).append(str(group["InstanceGroupName"]))
+    return groups_by_script
 
 
 def request(cluster: str, groups: Sequence[str], speed: Rollout, image: Optional[str]) -> dict[str, Any]:
-    """For UpdateClusterSoftware."""
-    asked: dict[str, Any] = {
+    """Make the request of UpdateClusterSoftware."""
+    arguments: dict[str, Any] = {
         "ClusterName": cluster,
         "InstanceGroups": [{"InstanceGroupName": name} for name in groups],
     }
     if speed.to_request():
-        asked["DeploymentConfig"] = speed.to_request()
+        arguments["DeploymentConfig"] = speed.to_request()
     if image is not None:
-        asked["ImageId"] = image
-    return asked
+        arguments["ImageId"] = image
+    return arguments
 
 
-def not_yet(before: Sequence[SoftwareOf], now: Sequence[SoftwareOf]) -> list[str]:
+def not_updated(before: Sequence[NodeSoftware], now: Sequence[NodeSoftware]) -> list[str]:
     """Instance ids of `before` that are there and have not been updated since."""
-    then = {one.instance_id: one.updated for one in before}
-    return [one.instance_id for one in now if one.instance_id in then and one.updated == then[one.instance_id]]
+    then = {entry.instance_id: entry.updated for entry in before}
+    return [
+        entry.instance_id for entry in now if entry.instance_id in then and entry.updated == then[entry.instance_id]
+    ]

@@ -12,7 +12,7 @@ BRIEF = 300
 
 
 def brief(text: str) -> str:
-    """One line of AWS's words, which may be a node's."""
+    """Shorten AWS's text, which may be a node's, to one line."""
     return clean(text, BRIEF)
 
 
@@ -33,6 +33,21 @@ class GroupState:
     def ready(self) -> bool:
         """Whether every node that was asked for is there and runs."""
         return self.current == self.target == self.nodes.get("Running", 0)
+
+    def line(self) -> str:
+        """Describe it for a person: `worker-group 2/3 (2 Pending, 1 Running)`."""
+        states = ", ".join(f"{count} {status}" for status, count in sorted(self.nodes.items()))
+        details = []
+        if self.status in ("Failed", "Degraded"):
+            details.append(self.status)
+        if self.current and not states:
+            details.append("none of them is listed")
+        elif states and not self.ready:
+            details.append(states)
+        counts = f"{self.name} {self.current}/{self.target}"
+        if details:
+            return f"{counts} ({'; '.join(details)})"
+        return counts
 
 
 @dataclass(frozen=True)
@@ -56,33 +71,25 @@ class ClusterState:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
         return self.status == "InService" and all(group.ready for group in self.groups)
 
-    def differs(self, wanted: Mapping[str, int]) -> list[str]:
-        """Where the counts that AWS aims at are not `wanted` (group -> nodes); a group that is not wanted must go."""
-        aims = {group.name: group.target for group in self.groups}
+    def count_differences(self, desired: Mapping[str, int]) -> list[str]:
+        """Describe where the counts that AWS aims at are not `desired` (group -> nodes).
+
+        A group that is not desired must go.
+        """
+        target_counts = {group.name: group.target for group in self.groups}
         return [
-            f"{name}: {wanted.get(name, 0)} wanted, {aims.get(name, 0)} is what AWS aims at"
-            for name in dict.fromkeys([*wanted, *aims])
-            if wanted.get(name, 0) != aims.get(name, 0)
+            f"{name}: {desired.get(name, 0)} wanted, {target_counts.get(name, 0)} is what AWS aims at"
+            for name in dict.fromkeys([*desired, *target_counts])
+            if desired.get(name, 0) != target_counts.get(name, 0)
         ]
 
     def line(self) -> str:
-        """One line for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
-        parts = [self.status]
-        for group in self.groups:
-            states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
-            told = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
-            if group.current and not states:
-                told.append("none of them is listed")
-            elif states and not group.ready:
-                told.append(states)
-            parts.append(f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(told)})" if told else ""))
-        return " · ".join(
-            [
-                *parts,
-                *([f"failure: {brief(self.failure)}"] if self.failure else []),
-                *(f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure),
-            ]
-        )
+        """Describe it for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
+        parts = [self.status, *(group.line() for group in self.groups)]
+        if self.failure:
+            parts.append(f"failure: {brief(self.failure)}")
+        parts += [f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure]
+        return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

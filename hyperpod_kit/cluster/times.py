@@ -7,5 +7,10 @@ from typing import Optional
 
 
 def in_utc(time: Optional[datetime]) -> str:
-    """`2026-01-31 12:00:00Z`; "" for none. botocore gives the times of an answer in the zone of this machine."""
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ") if time else ""
+    """Format a moment like `2026-01-31 12:00:00Z`; "" for none.
+
+    botocore gives the times of an answer in the zone of this machine.
+    """
+    if time:
+        return time.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+    return ""

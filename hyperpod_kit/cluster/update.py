@@ -54,20 +54,22 @@ _CLUSTER_FIELDS: Mapping[str, tuple[str, str]] = {
 _DEFAULTS = {"NodeRecovery": "Automatic"}
 """What DescribeCluster means where it says nothing."""
 
-_TAKEN_AWAY = ("LifeCycleConfig", "InstanceStorageConfigs", "OnStartDeepHealthChecks")
+_REMOVABLE_FIELDS = ("LifeCycleConfig", "InstanceStorageConfigs", "OnStartDeepHealthChecks")
 """Fields that DescribeCluster tells only where they were asked for: one that is told and not wanted is a change.
 
 Others (ThreadsPerCore, …) it fills in by itself.
 """
-_TOLD_APART = ("ClusterName", "InstanceGroups", "Orchestrator", *_CLUSTER_FIELDS)
+_SEPARATE_FIELDS = ("ClusterName", "InstanceGroups", "Orchestrator", *_CLUSTER_FIELDS)
 _AMI = "needs an AMI of January 2026 or later"
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value of a request as people know it: JSON, a text without quotes, - for none."""
     if value is None:
         return "-"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Update:
-    """`request`: what UpdateCluster gets; `wanted`: group -> nodes when it is done."""
+    """`request`: what UpdateCluster gets; `desired`: group -> nodes when it is done."""
 
     changes: tuple[Change, ...]
     request: dict[str, Any]
-    wanted: Mapping[str, int]
+    desired: Mapping[str, int]
 
     @property
     def possible(self) -> bool:
@@ -105,7 +107,7 @@ class Update:
 
     @property
     def destroys(self) -> int:
-        """Nodes that go."""
+        """Count the nodes that go."""
         return sum(change.destroys for change in self.changes)
 
     @property
@@ -126,23 +128,28 @@ class Update:
         return tuple(dict.fromkeys(change.where for change in self.changes if change.how == NEW_NODES))
 
 
-def plan(live: Mapping[str, Any], wanted: Mapping[str, Any], controller: str = "") -> Update:
-    """`live`: DescribeCluster's answer; `wanted`: the CreateCluster request of the configuration. Pure.
+def plan(live: Mapping[str, Any], desired: Mapping[str, Any], controller: str = "") -> Update:
+    """`live`: DescribeCluster's answer; `desired`: the CreateCluster request of the configuration. Pure.
 
     controller: the Slurm controller's group, which SlurmConfig does not tell in on_create mode.
     """
-    there = {group["InstanceGroupName"]: group for group in live["InstanceGroups"]}
-    asked = {group["InstanceGroupName"]: group for group in wanted["InstanceGroups"]}
-    changes = [*_cluster(live, wanted)]
-    for name, group in asked.items():
-        head = _controls(there.get(name, group)) or name == controller
-        changes += _group(name, there[name], group, head) if name in there else [_new(name, group, head)]
-    leaving = [name for name in there if name not in asked]
-    changes += [_leaving(name, there[name]) for name in leaving]
-    request = {key: value for key, value in wanted.items() if _takes(key)}
+    live_groups = {group["InstanceGroupName"]: group for group in live["InstanceGroups"]}
+    desired_groups = {group["InstanceGroupName"]: group for group in desired["InstanceGroups"]}
+    changes = [*_cluster_changes(live, desired)]
+    for name, group in desired_groups.items():
+        head = _controls(live_groups.get(name, group)) or name == controller
+        if name in live_groups:
+            changes += _group_changes(name, live_groups[name], group, head)
+        else:
+            changes += [_new_group(name, group, head)]
+    leaving = [name for name in live_groups if name not in desired_groups]
+    changes += [_removed_group(name, live_groups[name]) for name in leaving]
+    request = {key: value for key, value in desired.items() if _is_updatable(key)}
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
-    return Update(tuple(changes), request, {name: int(group["InstanceCount"]) for name, group in asked.items()})
+    return Update(
+        tuple(changes), request, {name: int(group["InstanceCount"]) for name, group in desired_groups.items()}
+    )
 
 
 def counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str, int]:
@@ -153,43 +160,51 @@ def counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str,
     return counts
 
 
-def require_sendable(live: Mapping[str, Any], found: Update) -> None:
+def require_sendable(live: Mapping[str, Any], update: Update) -> None:
     """Raise ClusterError when AWS would turn the request away: for what the cluster is at, or for its shape."""
-    name, status = found.request["ClusterName"], live["ClusterStatus"]
+    name, status = update.request["ClusterName"], live["ClusterStatus"]
     if status != "InService" and live.get("NodeProvisioningMode") != "Continuous":
-        failure = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        failure = ""
+        if live.get("FailureMessage"):
+            failure = f": {live['FailureMessage']}"
+        command = "wait"
+        if status == "Failed":
+            command = "diagnose"
         raise ClusterError(
             f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
-            hint=f"hyperpod-kit {'diagnose' if status == 'Failed' else 'wait'} --cluster {name}, then again",
+            hint=f"hyperpod-kit {command} --cluster {name}, then again",
         )
-    refused = request_shape.problems("sagemaker", "UpdateCluster", found.request)
+    refused = request_shape.problems("sagemaker", "UpdateCluster", update.request)
     if refused:
+        hint = "correct the configuration"
+        if any(problem.newer for problem in refused):
+            hint = "pip install -U boto3"
         raise ConfigError(
             f"UpdateCluster of {request_shape.version()} would refuse the request",
             findings=[str(problem) for problem in refused],
-            hint="pip install -U boto3" if any(one.newer for one in refused) else "correct the configuration",
+            hint=hint,
         )
 
 
-def _takes(field: str) -> bool:
+def _is_updatable(field: str) -> bool:
     """Whether UpdateCluster has this member of CreateCluster."""
     return bool(request_shape.limits("sagemaker", "UpdateCluster", field))
 
 
-def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Change]:
-    others = {
-        field: (IN_PLACE if _takes(field) else IMPOSSIBLE, "")
-        for field in wanted
-        if field in live and field not in _TOLD_APART
+def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Iterator[Change]:
+    other_fields = {
+        field: (IN_PLACE if _is_updatable(field) else IMPOSSIBLE, "")
+        for field in desired
+        if field in live and field not in _SEPARATE_FIELDS
     }
-    for field, (how, note) in {**_CLUSTER_FIELDS, **others}.items():
-        before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, wanted))
+    for field, (how, note) in {**_CLUSTER_FIELDS, **other_fields}.items():
+        before, after = (_plain(side.get(field, _DEFAULTS.get(field))) for side in (live, desired))
         if before == after:
             continue
         if field == "NodeProvisioningMode" and after is None:
             how, note = IMPOSSIBLE, "UpdateCluster knows no way back: create another cluster"
         yield Change("cluster", field, before, after, how, note)
-    before, after = _orchestrators(live, wanted)
+    before, after = _orchestrators(live, desired)
     if before is not None and after is None:
         yield Change(
             "cluster",
@@ -200,20 +215,26 @@ def _cluster(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[Cha
             "there is no way back to provisioning_parameters.json: create another cluster",
         )
     elif before != after:
-        yield Change("cluster", "Orchestrator", before, after, IN_PLACE, _AMI if before is None else "")
+        note = ""
+        if before is None:
+            note = _AMI
+        yield Change("cluster", "Orchestrator", before, after, IN_PLACE, note)
 
 
-def _orchestrators(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Both, without the strategy where none is asked for: Continuous clusters take none, and are told with one."""
-    before, after = live.get("Orchestrator"), wanted.get("Orchestrator")
+def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return both, without the strategy where none is desired.
+
+    Continuous clusters take none, and are described with one.
+    """
+    before, after = live.get("Orchestrator"), desired.get("Orchestrator")
     if before is None or after is None or "SlurmConfigStrategy" in after.get("Slurm", {}):
         return before, after
     slurm = {key: value for key, value in before.get("Slurm", {}).items() if key != "SlurmConfigStrategy"}
     return {**before, "Slurm": slurm}, after
 
 
-def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: bool) -> Iterator[Change]:
-    before, after = int(live.get("TargetCount", 0)), int(wanted["InstanceCount"])
+def _group_changes(name: str, live: Mapping[str, Any], desired: Mapping[str, Any], head: bool) -> Iterator[Change]:
+    before, after = int(live.get("TargetCount", 0)), int(desired["InstanceCount"])
     if head and after < before:
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, "the Slurm controller cannot be removed")
     elif head and 0 < before < after:
@@ -221,22 +242,25 @@ def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: 
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, note)
     elif before != after:
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
-    slurm, asked = live.get("SlurmConfig") or {}, wanted.get("SlurmConfig") or {}
-    if slurm.get("NodeType") != asked.get("NodeType"):
-        how, note = (
-            (IMPOSSIBLE, "a node type cannot be changed: add a group of another name") if slurm else (IN_PLACE, _AMI)
-        )
-        yield Change(name, "NodeType", slurm.get("NodeType"), asked.get("NodeType"), how, note)
-    elif _plain(slurm.get("PartitionNames")) != _plain(asked.get("PartitionNames")):
-        yield Change(name, "PartitionNames", slurm.get("PartitionNames"), asked.get("PartitionNames"), IN_PLACE)
-    others = {field: (NEW_NODES, "") for field in wanted if field in live and field not in (*_FIELDS, "SlurmConfig")}
-    for field, (how, note) in {**_FIELDS, **others}.items():
-        was, will = _plain(live.get(field)), _plain(wanted.get(field))
-        if was != will and (will is not None or field in _TAKEN_AWAY):
+    slurm, desired_slurm = live.get("SlurmConfig") or {}, desired.get("SlurmConfig") or {}
+    if slurm.get("NodeType") != desired_slurm.get("NodeType"):
+        if slurm:
+            how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group of another name")
+        else:
+            how, note = (IN_PLACE, _AMI)
+        yield Change(name, "NodeType", slurm.get("NodeType"), desired_slurm.get("NodeType"), how, note)
+    elif _plain(slurm.get("PartitionNames")) != _plain(desired_slurm.get("PartitionNames")):
+        yield Change(name, "PartitionNames", slurm.get("PartitionNames"), desired_slurm.get("PartitionNames"), IN_PLACE)
+    other_fields = {
+        field: (NEW_NODES, "") for field in desired if field in live and field not in (*_FIELDS, "SlurmConfig")
+    }
+    for field, (how, note) in {**_FIELDS, **other_fields}.items():
+        was, will = _plain(live.get(field)), _plain(desired.get(field))
+        if was != will and (will is not None or field in _REMOVABLE_FIELDS):
             yield Change(name, field, was, will, how, note)
 
 
-def _new(name: str, group: Mapping[str, Any], head: bool) -> Change:
+def _new_group(name: str, group: Mapping[str, Any], head: bool) -> Change:
     if head:
         return Change(
             name,
@@ -249,7 +273,7 @@ def _new(name: str, group: Mapping[str, Any], head: bool) -> Change:
     return Change(name, "group", None, group["InstanceCount"], IN_PLACE, "a new group")
 
 
-def _leaving(name: str, group: Mapping[str, Any]) -> Change:
+def _removed_group(name: str, group: Mapping[str, Any]) -> Change:
     count = int(group.get("CurrentCount", 0))
     if _controls(group):
         return Change(name, "group", count, None, IMPOSSIBLE, "the Slurm controller cannot be removed")
@@ -261,7 +285,7 @@ def _controls(group: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Optional[Any]:
-    """Without what says nothing: empty parts, and the order of lists of names."""
+    """Normalise a value: drop empty parts, and sort lists of names."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
     if isinstance(value, (list, tuple)):

@@ -19,7 +19,7 @@ from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
 from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
@@ -44,7 +44,7 @@ class Clusters(EventSource, Protocol):
 
 def observe(clusters: Clusters, name: str) -> ClusterState:
     """Ask once. Raises AwsError, Unreachable."""
-    answer = clusters.describe_cluster(name)
+    description = clusters.describe_cluster(name)
     states: dict[str, Counter[str]] = {}
     messages = []
     failed = []
@@ -63,15 +63,15 @@ def observe(clusters: Clusters, name: str) -> ClusterState:
             dict(states.get(group["InstanceGroupName"], {})),
             group.get("Status", ""),
         )
-        for group in answer["InstanceGroups"]
+        for group in description["InstanceGroups"]
     )
     return ClusterState(
         name,
-        answer["ClusterStatus"],
-        answer.get("FailureMessage", ""),
+        description["ClusterStatus"],
+        description.get("FailureMessage", ""),
         groups,
         tuple(messages),
-        answer.get("NodeProvisioningMode") == CONTINUOUS,
+        description.get("NodeProvisioningMode") == CONTINUOUS,
         tuple(failed),
     )
 
@@ -82,7 +82,7 @@ def wait_ready(
     *,
     timeout: float,
     interval: float = 10.0,
-    wanted: Optional[Mapping[str, int]] = None,
+    desired: Optional[Mapping[str, int]] = None,
     stale: str = "",
     lacking: Callable[[], Sequence[str]] = tuple,
     progress: Callable[[ClusterState], None] = lambda state: None,
@@ -93,7 +93,7 @@ def wait_ready(
 ) -> ClusterState:
     """Poll every `interval` seconds until the cluster is ready.
 
-    wanted: group -> nodes that a change asked for; without it AWS's own target counts are believed. stale: a
+    desired: group -> nodes that a change asked for; without it AWS's own target counts are believed. stale: a
     FailureMessage that was there before the change. lacking: asked where counts and states are right, what is missing
     all the same of a change that they do not show. note: told of failed nodes and of polls that nobody answers.
     Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after PATIENCE
@@ -111,13 +111,18 @@ def wait_ready(
         for line in _new_troubles(state, troubles):
             note(line)
         moved = moved or state.status != "InService"
-        missing = state.differs(wanted) if wanted is not None else []
+        if desired is not None:
+            missing = state.count_differences(desired)
+        else:
+            missing = []
         if state.ready and not missing:
             missing = list(lacking())
         last[:] = [(state, missing)]
         _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
         _fail_for_nodes(state, failing, clock())
-        return state if state.ready and not missing else None
+        if state.ready and not missing:
+            return state
+        return None
 
     ready: Optional[ClusterState] = _poll(
         step,
@@ -130,13 +135,16 @@ def wait_ready(
     )
     if ready is not None:
         return ready
-    seen = (
+    summary = (
         "; ".join(f"status {state.status}, {_missing(state, missing)}" for state, missing in last)
         or "it never answered"
     )
-    trouble = f"; last trouble: {brief(troubles.last.line())}" if troubles.last else ""
+    trouble = ""
+    if troubles.last:
+        trouble = f"; last trouble: {brief(troubles.last.line())}"
     raise WaitTimeout(
-        f"cluster {name} is not ready after {timeout:g} s: {seen}{trouble}", hint=f"hyperpod-kit wait --cluster {name}"
+        f"cluster {name} is not ready after {timeout:g} s: {summary}{trouble}",
+        hint=f"hyperpod-kit wait --cluster {name}",
     )
 
 
@@ -157,7 +165,7 @@ def wait_deleted(
         try:
             state = observe(clusters, name)
         except AwsError as err:
-            if is_gone(err):
+            if is_absent(err):
                 return True
             raise
         progress(state)
@@ -175,7 +183,7 @@ def wait_deleted(
         )
 
 
-def is_gone(err: AwsError) -> bool:
+def is_absent(err: AwsError) -> bool:
     """Whether AWS says that there is no such cluster."""
     return err.code in NOT_FOUND or "not found" in err.message.lower()
 
@@ -183,8 +191,8 @@ def is_gone(err: AwsError) -> bool:
 def _fail_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> None:
     """Raise ClusterFailed when no further look can find the cluster ready."""
     if state.status == "Failed":
-        others = [f"{node}: {why}" for node, why in state.messages if why not in state.failure]
-        reasons = [state.failure or "AWS gives no reason", *others]
+        node_reasons = [f"{node}: {reason}" for node, reason in state.messages if reason not in state.failure]
+        reasons = [state.failure or "AWS gives no reason", *node_reasons]
         raise ClusterFailed(f"cluster {state.name} failed: {'; '.join(reasons)}", hint=_logs(state.name))
     if state.status == "Deleting":
         raise ClusterFailed(
@@ -212,9 +220,12 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
         failing.setdefault(node, now)
     lasting = [node for node, since in failing.items() if now - since >= FAILED_FOR]
     if lasting:
-        said = dict(state.messages)
-        reasons = [f"{node}: {brief(said.get(node, 'AWS gives no reason'))}" for node in lasting]
-        count = "a node" if len(lasting) == 1 else f"{len(lasting)} nodes"
+        messages = dict(state.messages)
+        reasons = [f"{node}: {brief(messages.get(node, 'AWS gives no reason'))}" for node in lasting]
+        if len(lasting) == 1:
+            count = "a node"
+        else:
+            count = f"{len(lasting)} nodes"
         raise ClusterFailed(
             f"{count} of cluster {state.name} failed, and AWS does not try again by itself: {'; '.join(reasons)}",
             hint=f"hyperpod-kit diagnose --cluster {state.name}; then hyperpod-kit replace-node {lasting[0]}",
@@ -222,11 +233,14 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
 
 
 def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
-    """One line a failure that has not been told. The answer to the main question must not depend on this one."""
+    """Describe each failure that has not been reported yet.
+
+    The answer to the main question must not depend on this one.
+    """
     if not state.continuous:
         return []
     try:
-        return [brief(event.line()) for event in troubles.new()]
+        return [brief(event.line()) for event in troubles.new_events()]
     except (Absent, AwsError, UsageError):
         return []
 
@@ -241,27 +255,33 @@ def _poll(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Any:
-    """`step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
+    """Call `step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
 
     again: the command that takes it up where it was ended.
     """
-    silent = 0
+    unanswered = 0
 
-    def look() -> Any:
-        nonlocal silent
+    def poll_once() -> Any:
+        nonlocal unanswered
         try:
             result = step()
         except Unreachable as err:
-            silent += 1
-            if silent >= PATIENCE or isinstance(err, NoCredentials):
+            unanswered += 1
+            if unanswered >= PATIENCE or isinstance(err, NoCredentials):
                 later = f"`{again}` goes on from here"
-                raise type(err)(err.message, hint=f"{err.hint}; {later}" if err.hint else later) from err
-            note(f"{err.message}; asking again ({silent} of {PATIENCE - 1})")
+                if err.hint:
+                    hint = f"{err.hint}; {later}"
+                else:
+                    hint = later
+                raise type(err)(err.message, hint=hint) from err
+            note(f"{err.message}; asking again ({unanswered} of {PATIENCE - 1})")
             return None
-        silent = 0
+        unanswered = 0
         return result
 
-    return look_until(look, lambda found: found is not None, every(interval), seconds=timeout, clock=clock, sleep=sleep)
+    return poll_until(
+        poll_once, lambda outcome: outcome is not None, fixed_pause(interval), seconds=timeout, clock=clock, sleep=sleep
+    )
 
 
 def _missing(state: ClusterState, missing: Sequence[str]) -> str:

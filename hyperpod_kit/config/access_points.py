@@ -44,32 +44,42 @@ class AccessPoint:
 
     @property
     def whose(self) -> str:
-        """In words."""
-        return f"the group {self.user[len(GROUP) :]}" if self.user.startswith(GROUP) else self.user
+        """Name the owner in words."""
+        if self.user.startswith(GROUP):
+            return f"the group {self.user[len(GROUP) :]}"
+        return self.user
 
     @property
     def numbers(self) -> str:
-        """Whom it acts as, in words."""
-        return f"{self.uid}:{self.gid}" if self.uid >= 0 else f"whoever asks, in group {self.gid},"
+        """Say in words whom it acts as."""
+        if self.uid >= 0:
+            return f"{self.uid}:{self.gid}"
+        return f"whoever asks, in group {self.gid},"
 
     @property
     def permissions(self) -> str:
         """Mode of its directory, as AWS writes it."""
-        return f"{0o700 if self.uid >= 0 else SHARE_MODE:04o}"
+        mode = SHARE_MODE
+        if self.uid >= 0:
+            mode = 0o700
+        return f"{mode:04o}"
 
     def same_as(self, other: AccessPoint) -> bool:
         """Whether both do the same for the same user; ids are not compared."""
         return asdict(self) | {"id": ""} == asdict(other) | {"id": ""}
 
 
-def place(config: Path) -> Path:
+def companion_path(config: Path) -> Path:
     """The file that belongs to a configuration."""
     return config.with_name(config.stem + SUFFIX)
 
 
 def read(config: Path) -> dict[str, AccessPoint]:
-    """By user name; empty when there is no such file. Raises ConfigError for a file that is not ours."""
-    path = place(config)
+    """Read the access points by user name; empty when there is no such file.
+
+    Raises ConfigError for a file that is not ours.
+    """
+    path = companion_path(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
@@ -91,7 +101,7 @@ def read(config: Path) -> dict[str, AccessPoint]:
 
 def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     """Write the file, atomically; False when it says so already. Raises ConfigError."""
-    path = place(config)
+    path = companion_path(config)
     entries = [asdict(point) for point in sorted(points, key=lambda point: point.user)]
     text = json.dumps({"format": FORMAT, "access_points": entries}, indent=2) + "\n"
     try:
@@ -103,13 +113,13 @@ def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     return True
 
 
-def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
-    """What is wrong between the configuration and the file beside it.
+def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
+    """Report what is wrong between the configuration and the file beside it.
 
     A missing access point is a warning: the command that makes it needs a configuration that is right.
     """
     apply = f"hyperpod-kit users apply {config}"
-    missing = [point.whose for point in wanted if point.user not in known]
+    missing = [point.whose for point in desired if point.user not in recorded]
     if missing:
         yield Finding(
             "HPK-U020",
@@ -119,18 +129,20 @@ def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], co
             WARNING,
         )
     places = {"users": 0, "groups": 0}
-    for point in wanted:
-        key = "groups" if point.user.startswith(GROUP) else "users"
+    for point in desired:
+        key = "users"
+        if point.user.startswith(GROUP):
+            key = "groups"
         index = places[key]
         places[key] += 1
-        have = known.get(point.user)
+        have = recorded.get(point.user)
         if have is None or have.same_as(point):
             continue
         if have.file_system_id != point.file_system_id:
             yield Finding(
                 "HPK-U021",
                 "hyperpod_kit.homes.file_system_id",
-                f"{place(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
+                f"{companion_path(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
                 f"Move the files if there are any; then {apply}",
                 WARNING,
             )

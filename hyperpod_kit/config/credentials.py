@@ -38,7 +38,7 @@ def in_text(text: str) -> Iterator[tuple[int, str]]:
 
 
 def beside_key(key: str, value: str) -> Optional[str]:
-    """What the value of a key looks like, when that is a secret: its shape, or a sensitive name without an ARN."""
+    """Say what the value of a key looks like, when that is a secret: its shape, or a sensitive name without an ARN."""
     for _, what in in_text(value):
         return what
     if value and _SENSITIVE.search(key) and not ARN.fullmatch(value):

@@ -11,11 +11,11 @@ from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.decode_scripts import decode_scripts
 from hyperpod_kit.config.decode_steps import decode_steps
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
+from hyperpod_kit.config.homes import HOMES_PATH, decode_homes, home_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
@@ -35,7 +35,8 @@ def decode(
     `access_points`: what is known of the homes' access points, by user name; `reads`: takes every key asked for.
     """
     findings: list[Finding] = []
-    reads = [] if reads is None else reads
+    if reads is None:
+        reads = []
     top = Section(values, "", findings, reads)
     top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
@@ -48,9 +49,11 @@ def decode(
     mounts = decode_mounts(kit, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
-    homes = decode_homes(section) if kit.has("homes") else None
+    homes = None
+    if kit.has("homes"):
+        homes = decode_homes(section)
     groups = tuple(_group(section) for section in kit.children("groups"))
-    mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, groups, access_points or {}))
+    mounts += tuple(SourcedMount(mount, HOMES_PATH) for mount in home_mounts(homes, users, groups, access_points or {}))
     watch = kit.child("health", required=False)
     default = HealthPolicy()
     health = HealthPolicy(
@@ -66,7 +69,9 @@ def decode(
     slurm_state = slurm.optional_text("state")
     slurm.close()
     service = kit.child("metadata_service", required=False)
-    metadata_users = service.texts("users", ()) if kit.has("metadata_service") else None
+    metadata_users = None
+    if kit.has("metadata_service"):
+        metadata_users = service.texts("users", ())
     service.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)

@@ -11,7 +11,7 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 
 
 def decode_cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
-    """`hyperpod_kit.cluster`."""
+    """Decode `hyperpod_kit.cluster`."""
     partitions = {worker.instance_group_name: worker.partition_name for worker in parameters.worker_groups}
     cluster = ClusterSpec(
         name=section.text("name"),
@@ -69,17 +69,19 @@ def _accounting(section: Section) -> Optional[AccountingDatabase]:
     database = section.child("accounting_database", required=False)
     if not section.has("accounting_database"):
         return None
-    found = AccountingDatabase(
+    accounting = AccountingDatabase(
         database.text("endpoint"),
         database.text("secret_arn"),
         database.optional_integer("port"),
         database.optional_text("name"),
     )
     database.close()
-    return found
+    return accounting
 
 
 def _role(group: str, parameters: ProvisioningParameters) -> str:
     if group and group == parameters.controller_group:
         return Role.CONTROLLER.value
-    return Role.LOGIN.value if group and group == parameters.login_group else Role.COMPUTE.value
+    if group and group == parameters.login_group:
+        return Role.LOGIN.value
+    return Role.COMPUTE.value

@@ -14,7 +14,7 @@ from typing import Any, Optional, get_type_hints
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 
@@ -22,30 +22,38 @@ NICKNAMES = {nickname: kind for kind, form in FORMS.items() for nickname in form
 """What people write for a kind, for the hint."""
 
 
-def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[WrittenMount, ...]:
+def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[SourcedMount, ...]:
     """Short forms first, then configuration order."""
-    found = []
+    mounts = []
     for form in FORMS.values():
-        mount = form.short_form.mount(parameters) if form.short_form is not None else None
-        if form.short_form is not None and mount is not None:
-            found.append(WrittenMount(mount, form.short_form.at))
+        if form.short_form is None:
+            continue
+        mount = form.short_form.mount(parameters)
+        if mount is not None:
+            mounts.append(SourcedMount(mount, form.short_form.at))
     for section in kit.children("mounts"):
         mount = _mount(section)
         if mount is not None:
-            found.append(WrittenMount(mount, section.path))
-    return tuple(found)
+            mounts.append(SourcedMount(mount, section.path))
+    return tuple(mounts)
 
 
 def _mount(section: Section) -> Optional[Mount]:
     kind = section.text("kind")
     if kind not in KINDS:
-        near = [NICKNAMES[kind]] if kind in NICKNAMES else get_close_matches(kind, KINDS, 1, 0.6)
+        if kind in NICKNAMES:
+            near = [NICKNAMES[kind]]
+        else:
+            near = get_close_matches(kind, KINDS, 1, 0.6)
         if kind or section.raw.get("kind") == "":
+            hint = "Choose one of them"
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
             section.wrong(
                 "HPK-C005",
                 "kind",
                 f"unknown kind `{kind}`: expected {', '.join(KINDS)}",
-                f"Did you mean `{near[0]}`?" if near else "Choose one of them",
+                hint,
             )
         return None
     cls = KINDS[kind]
@@ -54,7 +62,10 @@ def _mount(section: Section) -> Optional[Mount]:
     for field in fields(cls):
         if field.metadata.get("derived"):
             continue
-        default = None if field.default is MISSING else field.default
+        if field.default is MISSING:
+            default = None
+        else:
+            default = field.default
         values[field.name] = _field(section, field.name, hints[field.name], default, field.default is MISSING)
     section.close()
     mount: Mount = cls(**values)
@@ -72,7 +83,10 @@ def _field(section: Section, name: str, hint: Any, default: Any, required: bool)
     if hint is int:
         return section.integer(name, default)
     if hint is str:
-        return section.text(name, None if required else default)
+        fallback = default
+        if required:
+            fallback = None
+        return section.text(name, fallback)
     if hint == Optional[str]:
         return section.optional_text(name)
     if hint == Optional[int]:

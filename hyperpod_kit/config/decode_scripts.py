@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ListedScript
-from hyperpod_kit.model.scripts import AFTER_MOUNTS, OwnScript
+from hyperpod_kit.model.scripts import AFTER_MOUNTS, CustomScript
 from hyperpod_kit.model.states import ROLES
 
 
@@ -15,7 +15,7 @@ def decode_scripts(kit: Section) -> tuple[ListedScript, ...]:
 
 def _script(section: Section) -> ListedScript:
     name, path = section.text("name"), section.text("path")
-    script = OwnScript(
+    script = CustomScript(
         name=name,
         # A file is its own program; of a directory the configuration says which.
         run=section.text("run", path.rstrip("/").rpartition("/")[2]),

@@ -28,29 +28,31 @@ T = TypeVar("T")
 
 
 def decode_steps(kit: Section) -> OptionalSteps:
-    """Those that are on."""
+    """Decode the optional steps that are on."""
     section = kit.child("steps", required=False)
     steps = OptionalSteps(
-        accounting=_written(section, "accounting", _accounting),
-        log_rotation=_written(section, "log_rotation", _log_rotation),
-        login_message=_written(section, "login_message", lambda inner: LoginMessage(inner.text("text", ""))),
-        ssh_between_nodes=_written(
+        accounting=_decode_if_written(section, "accounting", _accounting),
+        log_rotation=_decode_if_written(section, "log_rotation", _log_rotation),
+        login_message=_decode_if_written(section, "login_message", lambda inner: LoginMessage(inner.text("text", ""))),
+        ssh_between_nodes=_decode_if_written(
             section, "ssh_between_nodes", lambda inner: SshBetweenNodes(inner.text("mount", ""))
         ),
-        node_exporter=_written(section, "node_exporter", lambda inner: NodeExporter(inner.text("listen", ":9100"))),
-        docker=_written(section, "docker", lambda inner: Docker(inner.texts("users", Docker.users))),
-        podman=_written(section, "podman", lambda inner: Podman()),
-        enroot=_written(section, "enroot", lambda inner: Enroot()),
-        pyxis=_written(section, "pyxis", lambda inner: Pyxis()),
-        pam_slurm_adopt=_written(section, "pam_slurm_adopt", _pam_slurm_adopt),
-        sssd=_written(section, "sssd", _sssd),
-        device_checks=_written(section, "device_checks", _device_checks),
+        node_exporter=_decode_if_written(
+            section, "node_exporter", lambda inner: NodeExporter(inner.text("listen", ":9100"))
+        ),
+        docker=_decode_if_written(section, "docker", lambda inner: Docker(inner.texts("users", Docker.users))),
+        podman=_decode_if_written(section, "podman", lambda inner: Podman()),
+        enroot=_decode_if_written(section, "enroot", lambda inner: Enroot()),
+        pyxis=_decode_if_written(section, "pyxis", lambda inner: Pyxis()),
+        pam_slurm_adopt=_decode_if_written(section, "pam_slurm_adopt", _pam_slurm_adopt),
+        sssd=_decode_if_written(section, "sssd", _sssd),
+        device_checks=_decode_if_written(section, "device_checks", _device_checks),
     )
     section.close()
     return steps
 
 
-def _written(section: Section, key: str, decode: Callable[[Section], T]) -> Optional[T]:
+def _decode_if_written(section: Section, key: str, decode: Callable[[Section], T]) -> Optional[T]:
     inner = section.child(key, required=False)
     if not section.has(key):
         return None  # with its defaults asked for, the configuration written in full would turn it on
@@ -94,7 +96,7 @@ def _device_checks(section: Section) -> DeviceChecks:
 
 
 def _accounting(section: Section) -> Accounting:
-    database = _written(section, "database", _database)
+    database = _decode_if_written(section, "database", _database)
     accounts = tuple(_account(inner) for inner in section.children("accounts"))
     qos = tuple(_qos(inner) for inner in section.children("qos"))
     return Accounting(

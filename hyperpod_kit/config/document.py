@@ -46,19 +46,19 @@ def read(path: Path) -> Document:
     doubles = tuple(
         Finding(
             "HPK-C004",
-            place,
+            key_path,
             f"the key is written twice, first on line {first.line}",
             "Keep one of the two",
             line=second.line,
             column=second.column,
         )
-        for place, first, second in where.doubles
+        for key_path, first, second in where.doubles
     )
     return Document(path, values, where, doubles)
 
 
 def values(path: Path) -> Any:
-    """What any JSON or YAML file holds. Raises UsageError, ConfigError."""
+    """Read the values of any JSON or YAML file. Raises UsageError, ConfigError."""
     return read_text(path, _text(path))[0]
 
 
@@ -67,14 +67,18 @@ def read_text(path: Path, text: str) -> tuple[Any, SourceMap]:
     if not text.strip():
         raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force")
     try:
-        return yaml_text.read(text) if path.suffix.lower() in YAML else _json(path, text)
+        if path.suffix.lower() in YAML:
+            return yaml_text.read(text)
+        return _json(path, text)
     except yaml_text.Refused as err:
-        where = f" at line {err.mark.line}, column {err.mark.column}" if err.mark else ""
-        shown = _line(text, err.mark.line) if err.mark else ""
-        raise ConfigError(
-            f"{path} is not YAML that can be read: {_printable(str(err))}{where}" + (f": {shown}" if shown else ""),
-            hint=f"correct line {err.mark.line}" if err.mark else None,
-        ) from err
+        where, shown, hint = "", "", None
+        if err.position:
+            where = f" at line {err.position.line}, column {err.position.column}"
+            shown = _line(text, err.position.line)
+            hint = f"correct line {err.position.line}"
+        if shown:
+            where = f"{where}: {shown}"
+        raise ConfigError(f"{path} is not YAML that can be read: {_printable(str(err))}{where}", hint=hint) from err
     except (source_map.TooDeep, RecursionError):
         raise ConfigError(f"{path} is nested deeper than {source_map.DEEPEST} levels") from None
 
@@ -85,7 +89,7 @@ def _text(path: Path) -> str:
         # Not waiting: a pipe that nobody writes to would never be open.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                _await_words(path, file.fileno())
+                _wait_for_input(path, file.fileno())
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is no configuration")
@@ -101,11 +105,11 @@ def _text(path: Path) -> str:
         raise UsageError(f"cannot read {path}: {err}") from err
 
 
-def _await_words(path: Path, pipe: int) -> None:
+def _wait_for_input(path: Path, pipe: int) -> None:
     """What a shell gives for `<(…)` is a pipe too; what comes through it may take a while. Raises UsageError."""
-    asked = select.poll()
-    asked.register(pipe, select.POLLIN)
-    if not asked.poll(PIPE_SECONDS * 1000):
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    if not poller.poll(PIPE_SECONDS * 1000):
         raise UsageError(f"{path} is a pipe, and nothing has come through it within {PIPE_SECONDS} s")
     os.set_blocking(pipe, True)
 
@@ -115,16 +119,20 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
         values = json.loads(text, parse_constant=_no_constant)
         return values, source_map.of_json(text)
     except json.JSONDecodeError as err:
+        if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*")):
+            hint = f"remove line {err.lineno}: JSON takes no comments"
+        else:
+            hint = f"correct line {err.lineno}, or name the file .yaml if it is YAML"
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
             f"{_line(text, err.lineno) or 'the end of the file'}",
-            hint=f"remove line {err.lineno}: JSON takes no comments"
-            if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*"))
-            else f"correct line {err.lineno}, or name the file .yaml if it is YAML",
+            hint=hint,
         ) from err
     except ValueError as err:
-        why = "it has a number of thousands of digits" if "digits" in str(err) else str(err)  # the other one is NaN
-        raise ConfigError(f"{path} is not JSON that can be read: {why}") from err
+        problem = str(err)  # of NaN
+        if "digits" in problem:
+            problem = "it has a number of thousands of digits"
+        raise ConfigError(f"{path} is not JSON that can be read: {problem}") from err
 
 
 def _no_constant(name: str) -> Any:
@@ -144,5 +152,5 @@ def _printable(text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    known = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
-    return known.get(type(value), "nothing")
+    type_names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    return type_names.get(type(value), "nothing")

@@ -28,8 +28,8 @@ def effective(path: Path) -> tuple[dict[str, Any], set[KeyPath]]:
     return complete(reads)
 
 
-def written(path: Path) -> dict[str, Any]:
-    """What the file says, without defaults: anchors and merges resolved. Raises as `effective` does."""
+def without_defaults(path: Path) -> dict[str, Any]:
+    """Read the values of the file without defaults, with anchors and merges resolved. Raises as `effective` does."""
     load(path)
     return document.read(path).values
 
@@ -41,17 +41,20 @@ def as_yaml(values: dict[str, Any], defaults: set[KeyPath]) -> str:
 
 def _lines(values: dict[str, Any], key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> Iterator[str]:
     for key, value in values.items():
-        place = (*key_path, key)
+        child_path = (*key_path, key)
         name = _text(str(key))
         if isinstance(value, dict) and value:
             yield f"{indent}{name}:"
-            yield from _lines(value, place, indent + "  ", defaults)
+            yield from _lines(value, child_path, indent + "  ", defaults)
         elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
             yield f"{indent}{name}:"
             for index, item in enumerate(value):
-                yield from _item(item, (*place, index), indent, defaults)
+                yield from _item(item, (*child_path, index), indent, defaults)
         else:
-            yield f"{indent}{name}: {_value(value)}" + ("  # default" if place in defaults else "")
+            marker = ""
+            if child_path in defaults:
+                marker = "  # default"
+            yield f"{indent}{name}: {_value(value)}" + marker
 
 
 def _item(item: Any, key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> Iterator[str]:
@@ -59,7 +62,10 @@ def _item(item: Any, key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> 
         yield f"{indent}- {_value(item)}"
         return
     for number, line in enumerate(_lines(item, key_path, indent + "  ", defaults)):
-        yield f"{indent}- {line[len(indent) + 2 :]}" if number == 0 else line
+        if number == 0:
+            yield f"{indent}- {line[len(indent) + 2 :]}"
+        else:
+            yield line
 
 
 def _value(value: Any) -> str:

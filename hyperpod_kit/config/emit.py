@@ -55,7 +55,7 @@ def _slurm(cluster: ClusterSpec) -> dict[str, Any]:
         slurm["SlurmConfigStrategy"] = cluster.slurm_config_strategy or SLURM_CONFIG_STRATEGY
     database = cluster.accounting_database
     if database is not None:
-        slurm["AccountingDatabase"] = _written(
+        slurm["AccountingDatabase"] = _without_none(
             Endpoint=database.endpoint, Port=database.port, Name=database.name, SecretArn=database.secret_arn
         )
     return slurm
@@ -65,7 +65,7 @@ def _vpc(vpc: Vpc) -> dict[str, Any]:
     return {"SecurityGroupIds": list(vpc.security_group_ids), "Subnets": list(vpc.subnet_ids)}
 
 
-def _written(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -100,7 +100,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         "InstanceType": group.instance_type,
         "InstanceCount": group.count,
         "ExecutionRole": settings.cluster.execution_role if group.execution_role is None else group.execution_role,
-        **_written(
+        **_without_none(
             MinInstanceCount=group.min_count,
             ThreadsPerCore=group.threads_per_core,
             TrainingPlanArn=group.training_plan_arn,
@@ -110,7 +110,9 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
     }
     mode = settings.cluster.lifecycle_mode
     if mode != LifecycleMode.AMI_ONLY:
-        hook = "OnCreate" if mode == LifecycleMode.ON_CREATE else "OnInitComplete"
+        hook = "OnInitComplete"
+        if mode == LifecycleMode.ON_CREATE:
+            hook = "OnCreate"
         entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
     storage = _volumes(group)
     if mode != LifecycleMode.ON_CREATE:
@@ -120,7 +122,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         storage += [
             _storage(mount)
             for mount, _ in settings.decided_mounts
-            if mount.carried_by(group.role, group.name) and mount.platform
+            if mount.is_carried_by(group.role, group.name) and mount.platform
         ]
     if storage:
         entry["InstanceStorageConfigs"] = storage
@@ -133,7 +135,7 @@ def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
     if group.root_kms_key is not None:
         volumes.append({"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": group.root_kms_key}})
     if group.ebs_gib is not None:
-        volume = _written(VolumeSizeInGB=group.ebs_gib, VolumeKmsKeyId=group.ebs_kms_key)
+        volume = _without_none(VolumeSizeInGB=group.ebs_gib, VolumeKmsKeyId=group.ebs_kms_key)
         volumes.append({"EbsVolumeConfig": volume})
     return volumes
 
@@ -141,5 +143,5 @@ def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
 def _storage(mount: Mount) -> dict[str, Any]:
     config = FORMS[mount.kind].storage_config
     assert config is not None, f"HyperPod mounts no {mount.kind}"
-    given = {key: getattr(mount, ours) for key, ours in config.keys.items()}
+    given = {key: getattr(mount, field) for key, field in config.keys.items()}
     return {mount.traits.storage_config: {**given, "MountPath": mount.path}}

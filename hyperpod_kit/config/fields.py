@@ -342,21 +342,25 @@ FIELDS: Mapping[str, Field] = {
 }
 
 
-def describe(place: str, kind: str = "") -> Field:
+def describe(path: str, kind: str = "") -> Field:
     """The field at a place such as `hyperpod_kit.mounts[].path`; `kind`: of the mount. Raises KeyError."""
-    own = place.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1) if kind else place
-    return FIELDS[own] if own in FIELDS else FIELDS[place]
+    kind_path = path
+    if kind:
+        kind_path = path.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1)
+    if kind_path in FIELDS:
+        return FIELDS[kind_path]
+    return FIELDS[path]
 
 
-def pattern_of(place: str) -> Optional[Pattern]:
+def pattern_of(path: str) -> Optional[Pattern]:
     """The pattern of the field there; None where there is none, or no field of ours (a tag)."""
     try:
-        return describe(place).pattern
+        return describe(path).pattern
     except KeyError:
         return None
 
 
-def fits(place: str, text: str) -> bool:
-    """Whether a text at `place` is as the field's pattern has it."""
-    pattern = pattern_of(place)
+def fits(path: str, text: str) -> bool:
+    """Whether a text at `path` is as the field's pattern has it."""
+    pattern = pattern_of(path)
     return pattern is None or pattern.fits(text)

@@ -31,8 +31,10 @@ class Finding:
     column: int = 0
 
     def render(self) -> str:
-        """One line for a person: where, what, what to do."""
-        where = f"{self.path} (line {self.line}, column {self.column})" if self.line else self.path
+        """Format the finding in one line for a person: where, what, what to do."""
+        where = self.path
+        if self.line:
+            where = f"{self.path} (line {self.line}, column {self.column})"
         return f"{self.severity} {self.code} {_line(where)}: {_line(self.message)}. {_line(self.hint)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -41,12 +43,12 @@ class Finding:
 
 
 def errors(findings: Sequence[Finding]) -> list[Finding]:
-    """Those findings that forbid to go on."""
+    """Select the findings that forbid to go on."""
     return [finding for finding in findings if finding.severity == ERROR]
 
 
 def at_least(findings: Sequence[Finding], severity: str) -> list[Finding]:
-    """Those findings that are as bad as `severity` or worse."""
+    """Select the findings that are as bad as `severity` or worse."""
     return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
@@ -56,6 +58,8 @@ def under(path: str, parent: str) -> bool:
 
 
 def _line(text: str) -> str:
-    """One line that a terminal takes as text, whatever somebody wrote into the file, and not a page long."""
+    """Shorten a text to one line that a terminal takes as text, whatever somebody wrote into the file."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 40]}… ({len(text)} characters)"
+    if len(shown) <= LONGEST:
+        return shown
+    return f"{shown[: LONGEST - 40]}… ({len(text)} characters)"

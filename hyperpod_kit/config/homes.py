@@ -18,7 +18,7 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.model.shares import Group, share_mount_name, share_path
 from hyperpod_kit.model.states import ROLES
 
-PLACE = "hyperpod_kit.homes"
+HOMES_PATH = "hyperpod_kit.homes"
 
 NO_ACCESS_POINT = "fsap-00000000000000000"
 """Stands in until `users apply` has run, so that everything else can be checked; nothing is rendered with it."""
@@ -34,7 +34,7 @@ class Homes:
     required: bool = True
     roles: tuple[str, ...] = ROLES
 
-    def wanted(self, users: Sequence[User], groups: Sequence[Group]) -> tuple[AccessPoint, ...]:
+    def access_points(self, users: Sequence[User], groups: Sequence[Group]) -> tuple[AccessPoint, ...]:
         """The access points of these users, then those of the groups that have one, without ids."""
         base = self.directory.rstrip("/")
         return (
@@ -49,12 +49,12 @@ class Homes:
 
 
 def beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Those whose directory is beside the homes: one that is archived is not mounted anywhere."""
+    """Select the groups whose directory is beside the homes: one that is archived is not mounted anywhere."""
     return tuple(group for group in groups if not group.mounts and not group.archived)
 
 
 def decode_homes(section: Section) -> Homes:
-    """`hyperpod_kit.homes`."""
+    """Decode `hyperpod_kit.homes`."""
     homes = Homes(
         section.text("file_system_id"),
         section.text("path", "/home"),
@@ -67,27 +67,30 @@ def decode_homes(section: Section) -> Homes:
 
 
 def home_mounts(
-    homes: Optional[Homes], users: Sequence[User], groups: Sequence[Group], known: Mapping[str, AccessPoint]
+    homes: Optional[Homes], users: Sequence[User], groups: Sequence[Group], points_by_name: Mapping[str, AccessPoint]
 ) -> tuple[EfsMount, ...]:
-    """One mount a user and one a group beside them, in their order. `known`: access points by name."""
+    """Make one mount a user and one a group beside them, in their order. `points_by_name`: access points by name."""
     if homes is None:
         return ()
     of_users = [(mount_name(user.name, user.uid), mount_path(homes.path, user.name), user.name) for user in users]
     of_groups = [(share_mount_name(group), share_path(homes.path, group.name), None) for group in beside_homes(groups)]
     return tuple(
-        _mount(homes, name, path, owner, point, known.get(point.user))
-        for (name, path, owner), point in zip([*of_users, *of_groups], homes.wanted(users, groups))
+        _mount(homes, name, path, owner, point, points_by_name.get(point.user))
+        for (name, path, owner), point in zip([*of_users, *of_groups], homes.access_points(users, groups))
     )
 
 
 def _mount(
-    homes: Homes, name: str, path: str, owner: Optional[str], wanted: AccessPoint, known: Optional[AccessPoint]
+    homes: Homes, name: str, path: str, owner: Optional[str], desired: AccessPoint, recorded: Optional[AccessPoint]
 ) -> EfsMount:
+    access_point_id = NO_ACCESS_POINT
+    if recorded and recorded.same_as(desired):
+        access_point_id = recorded.id
     return EfsMount(
         name=name,
         path=path,
         file_system_id=homes.file_system_id,
-        access_point_id=known.id if known and known.same_as(wanted) else NO_ACCESS_POINT,
+        access_point_id=access_point_id,
         tls=True,
         iam=True,
         owner=owner,

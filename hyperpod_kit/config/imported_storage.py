@@ -38,7 +38,10 @@ class ImportedStorage:
         """The keys of the group that its EBS volumes become; what is mounted is kept for `mounts`."""
         keys: dict[str, Any] = {}
         for config in configs if isinstance(configs, list) else ():
-            kind, given = next(iter(config.items())) if isinstance(config, Mapping) and config else ("", None)
+            if isinstance(config, Mapping) and config:
+                kind, given = next(iter(config.items()))
+            else:
+                kind, given = ("", None)
             if kind == "EbsVolumeConfig" and isinstance(given, Mapping):
                 keys |= _volume(given)
             elif kind in _BY_ENTRY and isinstance(given, Mapping):
@@ -51,7 +54,7 @@ class ImportedStorage:
         return keys
 
     def mounts(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """One mount for each file system and path, with the groups that have it where those are not all.
+        """Make one mount for each file system and path, with the groups that have it where those are not all.
 
         The short forms of AWS's file are taken out of `values` where they name the same file system.
         """

@@ -18,7 +18,7 @@ from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 
-OURS = "hyperpod_kit"
+KIT_KEY = "hyperpod_kit"
 """The key below which everything is that AWS's own file has not."""
 
 DEFAULT_PATH = Path("provisioning_parameters.json")
@@ -37,9 +37,9 @@ class Checked:
         """Whether no error was found at `path`, inside it or around it."""
         return not any(under(path, wrong.path) or under(wrong.path, path) for wrong in errors(self.findings))
 
-    def placed(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def with_positions(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Further findings about the same file, with their positions, in its order."""
-        placed = [_placed(self.source_map, finding) for finding in findings]
+        placed = [_with_position(self.source_map, finding) for finding in findings]
         placed.sort(key=lambda finding: (finding.line or 1 << 30, finding.column, finding.path, finding.code))
         return tuple(placed)
 
@@ -50,29 +50,31 @@ def check(path: Path) -> Checked:
     Raises UsageError when there is no such file, ConfigError when it cannot be parsed at all.
     """
     doc = document.read(path)
-    known = access_points.read(path)
-    settings, found = decode(doc.values, known)
-    if OURS not in doc.values and "controller_group" in doc.values:
+    recorded_points = access_points.read(path)
+    settings, findings = decode(doc.values, recorded_points)
+    if KIT_KEY not in doc.values and "controller_group" in doc.values:
         # Of AWS's own file everything else that would be said follows from this.
-        found = [_without_ours(path, item) for item in found if item.path == OURS]
-        return replace(Checked(path, settings, (), doc.source_map), findings=(*doc.findings, *found))
+        findings = [_without_ours(path, item) for item in findings if item.path == KIT_KEY]
+        return replace(Checked(path, settings, (), doc.source_map), findings=(*doc.findings, *findings))
     settings = replace(settings, directory=path.parent)
-    written = list(text_checks.findings(doc.values))
-    secret = [finding.path for finding in written if finding.code == text_checks.SECRET]
+    text_findings = list(text_checks.findings(doc.values))
+    secret = [finding.path for finding in text_findings if finding.code == text_checks.SECRET]
     # An unknown key is named without its value; whatever else is said about a secret would repeat it.
-    found = [item for item in found if item.code == "HPK-C001" or not any(under(item.path, at) for at in secret)]
-    found = [*doc.findings, *written, *found]
-    broken = [finding.path for finding in found]
+    findings = [item for item in findings if item.code == "HPK-C001" or not any(under(item.path, at) for at in secret)]
+    findings = [*doc.findings, *text_findings, *findings]
+    broken = [finding.path for finding in findings]
     for finding in validate(settings):
         # What could not be read was replaced by a placeholder: what a rule says about that is noise.
-        if not any(under(finding.path, place) for place in broken):
-            found.append(finding)
+        if not any(under(finding.path, broken_path) for broken_path in broken):
+            findings.append(finding)
     if settings.homes:
-        found += access_points.findings(settings.homes.wanted(settings.users, settings.groups), known, path)
+        findings += access_points.findings(
+            settings.homes.access_points(settings.users, settings.groups), recorded_points, path
+        )
     # What is wrong with the homes is wrong with the home of every user: once is enough.
-    found = list(dict.fromkeys(found))
+    findings = list(dict.fromkeys(findings))
     unplaced = Checked(path, settings, (), doc.source_map)
-    return replace(unplaced, findings=unplaced.placed(found))
+    return replace(unplaced, findings=unplaced.with_positions(findings))
 
 
 def _without_ours(path: Path, missing: Finding) -> Finding:
@@ -89,7 +91,10 @@ def load(path: Path) -> Settings:
     checked = check(path)
     wrong = errors(checked.findings)
     if wrong:
-        count = "1 error" if len(wrong) == 1 else f"{len(wrong)} errors"
+        if len(wrong) == 1:
+            count = "1 error"
+        else:
+            count = f"{len(wrong)} errors"
         raise ConfigError(
             f"{path} has {count}",
             findings=[finding.render() for finding in wrong],
@@ -98,7 +103,12 @@ def load(path: Path) -> Settings:
     return checked.settings
 
 
-def _placed(source_map: SourceMap, finding: Finding) -> Finding:
+def _with_position(source_map: SourceMap, finding: Finding) -> Finding:
     """The finding with its position: of the key where the key is what is wrong, else of the value."""
-    mark = None if finding.line else source_map.find(finding.path, key=finding.code == "HPK-C001")
-    return replace(finding, line=mark.line, column=mark.column) if mark else finding
+    if finding.line:
+        position = None
+    else:
+        position = source_map.find(finding.path, key=finding.code == "HPK-C001")
+    if position:
+        return replace(finding, line=position.line, column=position.column)
+    return finding

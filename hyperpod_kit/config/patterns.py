@@ -33,19 +33,19 @@ SHA256 = r"[0-9a-f]{64}"
 
 @dataclass(frozen=True)
 class Pattern:
-    """`code`, `why` and `hint` make the finding about a text that `regex` does not match as a whole.
+    """`code`, `message` and `hint` make the finding about a text that `regex` does not match as a whole.
 
-    `{value}` in `why` stands for the text; a secret's is not repeated. prefix: what is often left out in front.
+    `{value}` in `message` stands for the text; a secret's is not repeated. prefix: what is often left out in front.
     """
 
     code: str
     regex: str
-    why: str
+    message: str
     hint: str
     prefix: str = ""
 
     def remedy(self, text: str) -> str:
-        """What to write instead of a text that does not fit."""
+        """Say what to write instead of a text that does not fit."""
         if self.prefix and self.fits(self.prefix + text):
             return f"Write `{self.prefix}{text}`"
         return self.hint

@@ -7,31 +7,34 @@ from dataclasses import replace
 from typing import Any, Iterator
 
 from hyperpod_kit.config import starter, text_checks
-from hyperpod_kit.config.answers import QUESTIONS, Answers, Question
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding, errors
+from hyperpod_kit.config.init_answers import QUESTIONS, Answers, Question
 from hyperpod_kit.config.validate import validate
 
 
 def open_questions(base: dict[str, Any], answers: Answers) -> Iterator[Question]:
-    """What neither a flag nor an imported file has answered. Of an imported cluster only what it lacks is asked."""
-    known = _known(base)
+    """Yield the questions that neither a flag nor an imported file has answered.
+
+    Of an imported cluster only what it lacks is asked.
+    """
+    answered_keys = _answered_keys(base)
     for question in QUESTIONS:
         given = getattr(answers, question.key)
-        if (given is None or given == ()) and question.key not in known:
+        if (given is None or given == ()) and question.key not in answered_keys:
             yield question
 
 
-def _known(base: dict[str, Any]) -> set[str]:
+def _answered_keys(base: dict[str, Any]) -> set[str]:
     kit = base.get("hyperpod_kit", {})
     cluster = kit.get("cluster", {})
-    known = {key for key in ("name", "region", "execution_role", "lifecycle_mode") if key in cluster}
+    keys = {key for key in ("name", "region", "execution_role", "lifecycle_mode") if key in cluster}
     if "instance_groups" in cluster:
         # A cluster that there is: its network and storage are decided, also where it has none.
-        known |= {question.key for question in QUESTIONS} - {"name", "region", "execution_role"}
+        keys |= {question.key for question in QUESTIONS} - {"name", "region", "execution_role"}
     if "fsx_dns_name" in base:
-        known |= {"fsx_dns_name", "fsx_mountname"}
-    return known
+        keys |= {"fsx_dns_name", "fsx_mountname"}
+    return keys
 
 
 def needed(base: dict[str, Any], answers: Answers) -> list[str]:
@@ -40,8 +43,8 @@ def needed(base: dict[str, Any], answers: Answers) -> list[str]:
 
 
 def objections(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
-    """What the rules say against this answer."""
+    """List what the rules say against this answer."""
     values = starter.fill(base, replace(answers, **{question.key: value}))
-    settings, found = decode(values)
-    found = [*text_checks.findings(values), *found, *validate(settings)]
-    return [finding for finding in errors(found) if re.fullmatch(question.at, finding.path)]
+    settings, findings = decode(values)
+    findings = [*text_checks.findings(values), *findings, *validate(settings)]
+    return [finding for finding in errors(findings) if re.fullmatch(question.at, finding.path)]

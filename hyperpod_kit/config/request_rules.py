@@ -50,13 +50,13 @@ GROUP_KEYS = {
 """Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
 
 
-def refused(settings: Settings) -> Iterator[Finding]:
+def find_refusals(settings: Settings) -> Iterator[Finding]:
     """Every problem; where botocore is not installed, that nobody looked."""
     # As long as the real one: a bundle's id has sixteen digits.
     source = f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}{settings.cluster.name}/{'0' * 16}/"
     request = create_cluster_request(settings, source)
     try:
-        found = request_shape.problems("sagemaker", "CreateCluster", request)
+        problems = request_shape.problems("sagemaker", "CreateCluster", request)
     except ImportError:
         yield Finding(
             "HPK-R005",
@@ -67,28 +67,37 @@ def refused(settings: Settings) -> Iterator[Finding]:
         )
         return
     region = settings.cluster.region
-    if fits(f"{AT}.region", region) and region not in regions.known():
-        near = get_close_matches(region, regions.known(), 1, 0.8)
-        unknown = request_shape.Problem(f"{AT}.region", "", newer=True, near=near[0] if near else "")
-        yield Finding(CODE, unknown.path, f"botocore knows no region `{region}`", _remedy(unknown), WARNING)
-    for problem in found:
-        place = written_at(settings, request, problem.path)
-        yield Finding(CODE, place, f"CreateCluster would refuse {problem}", _remedy(problem))
+    if fits(f"{AT}.region", region) and region not in regions.region_names():
+        near = get_close_matches(region, regions.region_names(), 1, 0.8)
+        nearest = ""
+        if near:
+            nearest = near[0]
+        region_problem = request_shape.Problem(f"{AT}.region", "", newer=True, near=nearest)
+        yield Finding(
+            CODE, region_problem.path, f"botocore knows no region `{region}`", _remedy(region_problem), WARNING
+        )
+    for problem in problems:
+        path = source_path(settings, request, problem.path)
+        yield Finding(CODE, path, f"CreateCluster would refuse {problem}", _remedy(problem))
 
 
 def _remedy(problem: request_shape.Problem) -> str:
-    near = f"Did you mean `{problem.near}`? " if problem.near else ""
+    near = ""
+    if problem.near:
+        near = f"Did you mean `{problem.near}`? "
     if problem.newer:
         return f"{near}If AWS has it, this botocore is too old: pip install -U boto3"
     return "Correct the value"
 
 
-def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
+def source_path(settings: Settings, request: dict[str, Any], path: str) -> str:
     """The place in the configuration that a field of the request comes from."""
     group = re.match(r"InstanceGroups\[(\d+)\]\.?", path)
     if group is None:
         top = re.split(r"[.\[]", path)[0]
-        return f"{AT}.api.{path}" if top in settings.cluster.api else _by_table(path, CLUSTER_KEYS, AT)
+        if top in settings.cluster.api:
+            return f"{AT}.api.{path}"
+        return _by_table(path, CLUSTER_KEYS, AT)
     index = int(group.group(1))
     at, rest = f"{AT}.instance_groups[{index}]", path[group.end() :]
     if re.split(r"[.\[]", rest)[0] in settings.cluster.groups[index].api:
@@ -96,18 +105,22 @@ def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
     if rest.startswith("ExecutionRole") and settings.cluster.groups[index].execution_role is None:
         return f"{AT}.execution_role"
     if rest.startswith("LifeCycleConfig"):
-        return f"{AT}.lifecycle_mode" if not rest.endswith("SourceS3Uri") else "hyperpod_kit.bundle"
+        if not rest.endswith("SourceS3Uri"):
+            return f"{AT}.lifecycle_mode"
+        return "hyperpod_kit.bundle"
     storage = re.match(r"InstanceStorageConfigs\[(\d+)\]", rest)
     if storage is not None:
         entry = request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))]
-        return _volume(entry, rest, at) if "EbsVolumeConfig" in entry else _file_system(settings, entry, at)
+        if "EbsVolumeConfig" in entry:
+            return _volume(entry, rest, at)
+        return _file_system(settings, entry, at)
     if rest.startswith("SlurmConfig.PartitionNames"):
         return _partition(settings, settings.cluster.groups[index].name, at)
     return _by_table(rest, GROUP_KEYS, at)
 
 
 def _partition(settings: Settings, group: str, otherwise: str) -> str:
-    """Where a group's partition is written; `otherwise` where it is not."""
+    """Return the path of a group's partition; `otherwise` where it is not written."""
     for index, worker in enumerate(settings.parameters.worker_groups):
         if worker.instance_group_name == group:
             return f"worker_groups[{index}].partition_name"
@@ -118,20 +131,25 @@ def _by_table(path: str, table: dict[str, str], at: str) -> str:
     for field, key in table.items():
         if path == field or path.startswith((f"{field}.", f"{field}[")):
             item = re.fullmatch(r"\[\d+\]", path[len(field) :])
-            return f"{at}.{key}{item.group() if item and key.endswith(('ids', 'checks')) else ''}"
+            index = ""
+            if item and key.endswith(("ids", "checks")):
+                index = item.group()
+            return f"{at}.{key}{index}"
     return at
 
 
 def _volume(entry: dict[str, Any], field: str, at: str) -> str:
     if entry["EbsVolumeConfig"].get("RootVolume"):
         return f"{at}.root_kms_key"
-    return f"{at}.ebs_kms_key" if field.endswith("VolumeKmsKeyId") else f"{at}.ebs_gib"
+    if field.endswith("VolumeKmsKeyId"):
+        return f"{at}.ebs_kms_key"
+    return f"{at}.ebs_gib"
 
 
 def _file_system(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
-    """Where the mount is written that became this entry; `otherwise` without one."""
-    wanted = next(iter(entry.values()))["MountPath"]
-    for mount, at in settings.written_mounts:
-        if mount.path == wanted and mount.traits.storage_config in entry:
+    """Return the path of the mount that became this entry; `otherwise` without one."""
+    mount_path = next(iter(entry.values()))["MountPath"]
+    for mount, at in settings.sourced_mounts:
+        if mount.path == mount_path and mount.traits.storage_config in entry:
             return at
     return otherwise

@@ -55,12 +55,21 @@ def _put(values: dict[str, Any], read: KeyRead) -> bool:
     """Write an empty value for an object or list that is not there; whether it was not."""
     holder: Any = values
     for step in read.key_path[:-1]:
-        holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
+        if isinstance(step, int):
+            holder = holder[step]
+        else:
+            holder = holder.setdefault(step, {})
     key = read.key_path[-1]
     if key in holder:
         return False
-    items = [{"kind": kind} for kind in KINDS] if read.key_path == MOUNTS else [{}]
-    holder[key] = items if read.kind == "list" else {}
+    if read.key_path == MOUNTS:
+        items = [{"kind": kind} for kind in KINDS]
+    else:
+        items = [{}]
+    if read.kind == "list":
+        holder[key] = items
+    else:
+        holder[key] = {}
     return True
 
 
@@ -84,36 +93,36 @@ def _properties(
 
 def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:
     field = describe(read.field, kind)
-    found: dict[str, Any] = {"description": field.text}
+    property_schema: dict[str, Any] = {"description": field.text}
     if read.kind == "object":
-        found.update(_object(read.key_path, reads, kind, limits))
+        property_schema.update(_object(read.key_path, reads, kind, limits))
     elif read.key_path == MOUNTS:
-        found.update(type="array", items={"oneOf": [_mount(name, reads, limits) for name in KINDS]})
+        property_schema.update(type="array", items={"oneOf": [_mount(name, reads, limits) for name in KINDS]})
     elif read.kind == "list":
-        found.update(type="array", items=_object((*read.key_path, 0), reads, kind, limits))
+        property_schema.update(type="array", items=_object((*read.key_path, 0), reads, kind, limits))
     else:
-        found.update(copy.deepcopy(_TYPES[read.kind]))
+        property_schema.update(copy.deepcopy(_TYPES[read.kind]))
         if limits and read.kind != "anything":
-            _limit(found, field)
+            _limit(property_schema, field)
     if kind and read.key_path[-1] == "kind":
-        found["const"] = kind
-    if read.optional and "type" in found:
+        property_schema["const"] = kind
+    if read.optional and "type" in property_schema:
         # null is what leaving the key out means.
-        found["type"] = [found["type"], "null"]
-        if "enum" in found:
-            found["enum"] = [*found["enum"], None]
+        property_schema["type"] = [property_schema["type"], "null"]
+        if "enum" in property_schema:
+            property_schema["enum"] = [*property_schema["enum"], None]
     if read.optional and read.default is not None:
-        found["default"] = read.default
-    return found
+        property_schema["default"] = read.default
+    return property_schema
 
 
 def _mount(kind: str, reads: list[KeyRead], limits: bool) -> dict[str, Any]:
     return {"title": kind, **_object((*MOUNTS, list(KINDS).index(kind)), reads, kind, limits)}
 
 
-def _limit(found: dict[str, Any], field: Field) -> None:
-    """What values there are: those of the field, and those that the API has for it, which come first."""
-    target = found["items"] if found["type"] == "array" else found
+def _limit(property_schema: dict[str, Any], field: Field) -> None:
+    """Add the values that there are: those of the field, and those that the API has for it, which come first."""
+    target = property_schema["items"] if property_schema["type"] == "array" else property_schema
     if field.choices:
         target["enum"] = list(field.choices)
     if field.pattern is not None:

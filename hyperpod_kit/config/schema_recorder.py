@@ -55,10 +55,15 @@ def complete(reads: Iterable[KeyRead]) -> tuple[dict[str, Any], set[KeyPath]]:
     for read in reads:
         holder: Any = top
         for step, following in zip(read.key_path, read.key_path[1:]):
-            fresh: Any = [] if isinstance(following, int) else {}
+            fresh: Any
+            if isinstance(following, int):
+                fresh = []
+            else:
+                fresh = {}
             if isinstance(step, int):
                 holder += [None] * (step + 1 - len(holder))
-                holder[step] = fresh if holder[step] is None else holder[step]
+                if holder[step] is None:
+                    holder[step] = fresh
             elif holder.get(step) is None:
                 holder[step] = fresh
             holder = holder[step]

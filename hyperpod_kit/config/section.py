@@ -43,7 +43,7 @@ class Section:
         self._findings = findings
         self._reads = [] if reads is None else reads
         self._key_path = key_path
-        self._known: list[str] = []
+        self._requested_keys: list[str] = []
         if not isinstance(raw, Mapping):
             self.wrong("HPK-C003", "", f"expected an object, found {_show(raw)}", "Write it as {…}")
             raw = {}
@@ -52,13 +52,13 @@ class Section:
             self._broken = False
         self.raw: Mapping[str, Any] = raw
 
-    def place(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
         """Path of a key of this section."""
         return ".".join(part for part in (self.path, key) if part)
 
     def wrong(self, code: str, key: str, message: str, hint: str, severity: str = ERROR) -> None:
         """Record a finding about `key`, or about the whole section when `key` is empty."""
-        self._findings.append(Finding(code, self.place(key), message, hint, severity))
+        self._findings.append(Finding(code, self.path_of(key), message, hint, severity))
 
     def has(self, key: str) -> bool:
         """Whether the key is written and not null. Does not make the key known."""
@@ -68,51 +68,67 @@ class Section:
         """A string; required when there is no default."""
         value = self._take(key, str, default)
         self._note(key, "text", default, value)
-        return str(value) if value is not None else ""
+        if value is not None:
+            return str(value)
+        return ""
 
     def optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
-        value = self._take(key, str, "") if self._known_and_there(key) else None
+        value = None
+        if self._request_and_check(key):
+            value = self._take(key, str, "")
         self._note(key, "text", None, value, optional=True)
-        return None if value is None else str(value)
+        if value is None:
+            return None
+        return str(value)
 
     def integer(self, key: str, default: Optional[int] = None) -> int:
         """A whole number; required when there is no default."""
         value = self._take(key, int, default)
         self._note(key, "integer", default, value)
-        return int(value) if value is not None else 0
+        if value is not None:
+            return int(value)
+        return 0
 
     def optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
-        value = self._take(key, int, 0) if self._known_and_there(key) else None
+        value = None
+        if self._request_and_check(key):
+            value = self._take(key, int, 0)
         self._note(key, "integer", None, value, optional=True)
-        return None if value is None else int(value)
+        if value is None:
+            return None
+        return int(value)
 
     def number(self, key: str, default: float) -> float:
-        """A number."""
+        """Read a number."""
         value = self._take(key, float, default)
         self._note(key, "number", default, value)
-        return float(value) if value is not None else default
+        if value is not None:
+            return float(value)
+        return default
 
     def boolean(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """Read true or false."""
         value = self._take(key, bool, default)
         self._note(key, "boolean", default, value)
-        return bool(value) if value is not None else default
+        if value is not None:
+            return bool(value)
+        return default
 
     def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
         """A list of strings; required when there is no default."""
         value = self._take(key, list, None if default is None else list(default))
-        found = []
+        strings = []
         for index, item in enumerate(value or ()):
             if isinstance(item, str):
-                found.append(item)
+                strings.append(item)
             else:
                 self.wrong(
                     "HPK-C003", f"{key}[{index}]", f"expected a string, found {_show(item)}", "Write it in quotes"
                 )
-        self._note(key, "texts", None if default is None else list(default), found)
-        return tuple(found)
+        self._note(key, "texts", None if default is None else list(default), strings)
+        return tuple(strings)
 
     def texts_by_key(self, key: str) -> tuple[tuple[str, str], ...]:
         """An object whose keys are anybody's choice and whose values are strings; empty when it is not written."""
@@ -133,12 +149,12 @@ class Section:
         if not self.has(key):
             self._take(key, dict, None if required else {})
             self._note(key, "object", None, None, optional=not required)
-            stand_in = Section({}, self.place(key), [], self._reads, (*self._key_path, key))
+            stand_in = Section({}, self.path_of(key), [], self._reads, (*self._key_path, key))
             stand_in._broken = True
             return stand_in
-        self._known.append(key)
+        self._requested_keys.append(key)
         self._note(key, "object", None, {}, optional=not required)
-        return Section(self.raw[key], self.place(key), self._findings, self._reads, (*self._key_path, key))
+        return Section(self.raw[key], self.path_of(key), self._findings, self._reads, (*self._key_path, key))
 
     def children(self, key: str, *, required: bool = False) -> Iterator[Section]:
         """The objects of a list."""
@@ -146,30 +162,33 @@ class Section:
         self._note(key, "list", None if required else [], [])
         for index, item in enumerate(items):
             yield Section(
-                item, f"{self.place(key)}[{index}]", self._findings, self._reads, (*self._key_path, key, index)
+                item, f"{self.path_of(key)}[{index}]", self._findings, self._reads, (*self._key_path, key, index)
             )
 
     def anything(self, key: str) -> Any:
         """A value that is passed on as it is; None when it is not written."""
-        self._known.append(key)
+        self._requested_keys.append(key)
         value = self.raw.get(key)
         self._note(key, "anything", None, value, optional=True)
         return value
 
     def close(self) -> None:
         """Report the keys that nobody asked for, each with the nearest known name."""
-        known = set(self._known)
-        unknown = [key for key in self.raw if key not in known]
-        for key in unknown[:MOST_UNKNOWN]:
-            near = get_close_matches(str(key), self._known, 1, 0.6)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(known))}"
+        requested_keys = set(self._requested_keys)
+        unknown_keys = [key for key in self.raw if key not in requested_keys]
+        for key in unknown_keys[:MOST_UNKNOWN]:
+            near = get_close_matches(str(key), self._requested_keys, 1, 0.6)
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Known here: {', '.join(sorted(requested_keys))}"
             self.wrong("HPK-C001", str(key), "unknown key", hint)
-        if len(unknown) > MOST_UNKNOWN:
-            more = f"{len(unknown) - MOST_UNKNOWN} more unknown keys beside those that are named"
-            self.wrong("HPK-C001", str(unknown[MOST_UNKNOWN]), more, "Is this the configuration?")
+        if len(unknown_keys) > MOST_UNKNOWN:
+            more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
+            self.wrong("HPK-C001", str(unknown_keys[MOST_UNKNOWN]), more, "Is this the configuration?")
 
-    def _known_and_there(self, key: str) -> bool:
-        self._known.append(key)
+    def _request_and_check(self, key: str) -> bool:
+        self._requested_keys.append(key)
         return self.has(key)
 
     def _note(self, key: str, kind: Kind, default: Any, value: Any, *, optional: bool = False) -> None:
@@ -178,7 +197,7 @@ class Section:
         )
 
     def _take(self, key: str, kind: type, default: Any) -> Any:
-        self._known.append(key)
+        self._requested_keys.append(key)
         if not self.has(key):
             if default is None and not self._broken:
                 self.wrong("HPK-C002", key, f"missing: expected {_KINDS[kind]}", f'Add "{key}"')
@@ -206,4 +225,6 @@ def _finite(value: float) -> bool:
 
 def _show(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "…"
+    if len(shown) <= 40:
+        return shown
+    return shown[:37] + "…"

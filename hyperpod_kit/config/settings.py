@@ -9,17 +9,17 @@ from typing import Any, Iterator, Mapping, Optional, TypeVar
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
 from hyperpod_kit.config.schema_recorder import KeyRead
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.optional_steps import OptionalSteps
-from hyperpod_kit.model.platform import decide_platform
-from hyperpod_kit.model.scripts import OwnScript
+from hyperpod_kit.model.platform import mark_platform_mounts
+from hyperpod_kit.model.scripts import CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.model.slurm_state import chosen, why_not_everywhere
+from hyperpod_kit.model.slurm_state import choose_state_mount, not_shared_reason
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 K = TypeVar("K")
@@ -68,7 +68,7 @@ class ListedPackage:
 class ListedScript:
     """A script as the file lists it. `path`: a file or a directory beside the configuration."""
 
-    script: OwnScript
+    script: CustomScript
     path: str
 
 
@@ -84,7 +84,7 @@ class Settings:
     parameters: ProvisioningParameters
     cluster: ClusterSpec
     bundle: BundleLocation
-    written_mounts: tuple[WrittenMount, ...] = ()
+    sourced_mounts: tuple[SourcedMount, ...] = ()
     users: tuple[User, ...] = ()
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
@@ -102,15 +102,15 @@ class Settings:
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """The mounts without the places where they are written."""
-        return tuple(written.mount for written in self.written_mounts)
+        return tuple(written.mount for written in self.sourced_mounts)
 
-    def written(self, kind: type[K]) -> Iterator[tuple[K, str]]:
+    def mounts_of_kind(self, kind: type[K]) -> Iterator[tuple[K, str]]:
         """The mounts of one kind, each with the place where it is written."""
-        return ((mount, at) for mount, at in self.written_mounts if isinstance(mount, kind))
+        return ((mount, at) for mount, at in self.sourced_mounts if isinstance(mount, kind))
 
     @property
     def homeless(self) -> tuple[str, ...]:
-        """Whose home, or share, has no access point yet: no bundle is made before `users apply`."""
+        """Name those whose home, or share, has no access point yet: no bundle is made before `users apply`."""
         without = [mount for mount in self.mounts if mount.access_point_id == NO_ACCESS_POINT]
         return tuple(mount.owner or posixpath.basename(mount.path) for mount in without)
 
@@ -124,21 +124,23 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def decided_mounts(self) -> tuple[WrittenMount, ...]:
+    def decided_mounts(self) -> tuple[SourcedMount, ...]:
         """The mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
-        decided = decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
-        return tuple(WrittenMount(mount, at) for mount, (_, at) in zip(decided, self.written_mounts))
+        decided = mark_platform_mounts(self.mounts, self.cluster.lifecycle_mode, groups)
+        return tuple(SourcedMount(mount, at) for mount, (_, at) in zip(decided, self.sourced_mounts))
 
     @property
     def controllers(self) -> int:
-        """How many nodes run slurmctld."""
+        """Count the nodes that run slurmctld."""
         return sum(group.count for group in self.cluster.groups if group.role == Role.CONTROLLER)
 
     @property
     def slurm_state_mount(self) -> str:
         """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
-        return chosen(self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode)
+        return choose_state_mount(
+            self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode
+        )
 
     @property
     def decided_steps(self) -> OptionalSteps:
@@ -146,11 +148,14 @@ class Settings:
         ssh = self.steps.ssh_between_nodes
         if ssh is None or ssh.mount:
             return self.steps
-        fitting = [mount.name for mount in self.mounts if not why_not_everywhere(mount, self.cluster)]
-        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=fitting[0] if fitting else ""))
+        fitting = [mount.name for mount in self.mounts if not not_shared_reason(mount, self.cluster)]
+        mount = ""
+        if fitting:
+            mount = fitting[0]
+        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=mount))
 
     def node_config(self) -> NodeConfig:
-        """What goes to the nodes."""
+        """Make what goes to the nodes."""
         return NodeConfig(
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,

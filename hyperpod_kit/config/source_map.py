@@ -19,7 +19,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]|[^\s{}\[\]:,"]+', re.DOTALL)
 _TEXT = json.JSONDecoder(strict=False)
 
 
-class Mark(NamedTuple):
+class Position(NamedTuple):
     """A position in the text, both numbers counted from 1; a column is a character."""
 
     line: int
@@ -29,8 +29,8 @@ class Mark(NamedTuple):
 class KeyPosition(NamedTuple):
     """Where one path is written: its key (of a list's item: the item), and its value."""
 
-    key: Mark
-    value: Mark
+    key: Position
+    value: Position
 
 
 class TooDeep(Exception):
@@ -42,21 +42,23 @@ class SourceMap:
     """path -> KeyPosition, and (path, first, second) of every key that is written twice in one object."""
 
     of: dict[str, KeyPosition] = field(default_factory=dict)
-    doubles: list[tuple[str, Mark, Mark]] = field(default_factory=list)
+    doubles: list[tuple[str, Position, Position]] = field(default_factory=list)
 
-    def add(self, path: str, key: Mark, value: Mark, *, written_before: bool = False) -> None:
+    def add(self, path: str, key: Position, value: Position, *, written_before: bool = False) -> None:
         """Note one key or item. `written_before`: the same object has the same key already."""
         if written_before:
             self.doubles.append((path, self.of[path].key, key))
         self.of[path] = KeyPosition(key, value)
 
-    def find(self, path: str, *, key: bool = False) -> Optional[Mark]:
+    def find(self, path: str, *, key: bool = False) -> Optional[Position]:
         """Position of the path, of its key if that is asked for; of the nearest thing around it if it is not written.
 
         What is missing is pointed at by the key of the object that lacks it.
         """
         if path in self.of:
-            return self.of[path].key if key else self.of[path].value
+            if key:
+                return self.of[path].key
+            return self.of[path].value
         cut = max(path.rfind("."), path.rfind("["))
         while cut > 0:
             path = path[:cut]
@@ -71,14 +73,16 @@ class _Open:
 
     def __init__(self, path: str, is_object: bool) -> None:
         self.path, self.is_object = path, is_object
-        self.seen: set[str] = set()
+        self.keys: set[str] = set()
         self.index = 0
-        self.key: Optional[tuple[str, Mark]] = None
+        self.key: Optional[tuple[str, Position]] = None
 
 
 def child(path: str, key: str) -> str:
     """The path of a key: `hyperpod_kit.mounts`."""
-    return f"{path}.{key}" if path else key
+    if path:
+        return f"{path}.{key}"
+    return key
 
 
 def of_json(text: str) -> SourceMap:
@@ -89,7 +93,9 @@ def of_json(text: str) -> SourceMap:
     line = 1
     for match in _TOKEN.finditer(text):
         token = match.group()
-        inside = stack[-1] if stack else None
+        inside = None
+        if stack:
+            inside = stack[-1]
         if token in ("}", "]"):
             stack.pop()
             continue
@@ -100,11 +106,14 @@ def of_json(text: str) -> SourceMap:
         start = match.start()
         while starts[line] <= start:
             line += 1
-        mark = Mark(line, start - starts[line - 1] + 1)
+        position = Position(line, start - starts[line - 1] + 1)
         if inside is not None and inside.is_object and inside.key is None:
-            inside.key = (_TEXT.decode(token) if "\\" in token else token[1:-1], mark)
+            inside.key = (_TEXT.decode(token) if "\\" in token else token[1:-1], position)
         else:
-            path = "" if inside is None else _note(positions, inside, mark)
+            if inside is None:
+                path = ""
+            else:
+                path = _note(positions, inside, position)
             if token in ("{", "["):
                 if len(stack) >= DEEPEST:
                     raise TooDeep
@@ -112,14 +121,14 @@ def of_json(text: str) -> SourceMap:
     return positions
 
 
-def _note(positions: SourceMap, inside: _Open, mark: Mark) -> str:
+def _note(positions: SourceMap, inside: _Open, position: Position) -> str:
     if inside.key is None:
         path = f"{inside.path}[{inside.index}]"
-        positions.add(path, mark, mark)
+        positions.add(path, position, position)
         return path
     name, key_mark = inside.key
     inside.key = None
     path = child(inside.path, name)
-    positions.add(path, key_mark, mark, written_before=name in inside.seen)
-    inside.seen.add(name)
+    positions.add(path, key_mark, position, written_before=name in inside.keys)
+    inside.keys.add(name)
     return path

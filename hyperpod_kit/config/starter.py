@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.document import YAML
-from hyperpod_kit.config.earlier_scripts import EarlierScripts
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.init_answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
+from hyperpod_kit.config.legacy_scripts import LegacyScripts
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -28,7 +28,7 @@ HOME = "/home"
 
 
 def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """`base` (of config/imported.py, or empty) with these answers in it, complete as far as anybody said anything.
+    """Fill these answers into `base` (of config/from_aws.py, or empty), as far as anybody said anything.
 
     Does not change `base`.
     """
@@ -69,7 +69,7 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     return data
 
 
-def keep(values: dict[str, Any], earlier: EarlierScripts) -> list[str]:
+def add_legacy_scripts(values: dict[str, Any], earlier: LegacyScripts) -> list[str]:
     """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named.
 
     Returns what could not be put there, in words: a step that this cluster cannot have, a script that would fail.
@@ -81,28 +81,33 @@ def keep(values: dict[str, Any], earlier: EarlierScripts) -> list[str]:
     named = {user["name"] for user in kit.get("users", ())}
     kit["users"] = [*kit.get("users", ()), *(user for user in earlier.users if user["name"] not in named)]
     settings, _ = decode(values)
-    left_out = _without_mount(kit, earlier, {mount.path for mount in settings.mounts})
+    omitted = _without_mount(kit, earlier, {mount.path for mount in settings.mounts})
     for finding in errors(validate(settings)):
         key = finding.path.partition("hyperpod_kit.steps.")[2].partition(".")[0]
         if key in earlier.steps and kit["steps"].pop(key, None) is not None:
-            left_out.append(f"hyperpod_kit.steps.{key}: {finding.message}")
+            omitted.append(f"hyperpod_kit.steps.{key}: {finding.message}")
     if not kit["steps"]:
         del kit["steps"]
-    return left_out
+    return omitted
 
 
-def _without_mount(kit: dict[str, Any], earlier: EarlierScripts, paths: set[str]) -> list[str]:
+def _without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str]) -> list[str]:
     """Take out each script that is of no use on these nodes, and say why: AWS's own do not start it there either."""
-    left_out = []
+    omitted = []
     for name, path in earlier.below.items():
-        ours = [one for one in kit.get("scripts", ()) if one in earlier.scripts and one["name"] == name]
-        homes = HOME if HOME in paths and path != HOME else ""
-        if not ours or (path in paths and not homes):
+        added = [script for script in kit.get("scripts", ()) if script in earlier.scripts and script["name"] == name]
+        homes = ""
+        if HOME in paths and path != HOME:
+            homes = HOME
+        if not added or (path in paths and not homes):
             continue
-        kit["scripts"].remove(ours[0])
-        why = f"homes lie on the mount at {homes}" if homes else f"nothing is mounted at {path}"
-        left_out.append(f"your script `{name}`: {why}")
-    return left_out
+        kit["scripts"].remove(added[0])
+        if homes:
+            reason = f"homes lie on the mount at {homes}"
+        else:
+            reason = f"nothing is mounted at {path}"
+        omitted.append(f"your script `{name}`: {reason}")
+    return omitted
 
 
 def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:
@@ -156,7 +161,10 @@ def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> Non
 
 def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
     """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
-    text = as_yaml(data, set()) if path.suffix.lower() in YAML else json.dumps(data, indent=2) + "\n"
+    if path.suffix.lower() in YAML:
+        text = as_yaml(data, set())
+    else:
+        text = json.dumps(data, indent=2) + "\n"
     try:
         if force:
             atomic_file.replace(path, text.encode())

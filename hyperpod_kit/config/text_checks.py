@@ -14,33 +14,36 @@ LONGEST = 2048
 
 
 def findings(values: Mapping[str, Any], path: str = "") -> Iterator[Finding]:
-    """What is wrong with any text below `values`, whose keys lie at `path`."""
+    """Report what is wrong with any text below `values`, whose keys lie at `path`."""
     for key, value in values.items():
-        place = f"{path}.{key}" if path else str(key)
+        if path:
+            child_path = f"{path}.{key}"
+        else:
+            child_path = str(key)
         if _odd(str(key)):
-            yield Finding("HPK-C007", place, "the key has control characters", "Write it again by hand")
-        yield from _value(str(key), value, place)
+            yield Finding("HPK-C007", child_path, "the key has control characters", "Write it again by hand")
+        yield from _value(str(key), value, child_path)
 
 
-def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
+def _value(key: str, value: Any, path: str) -> Iterator[Finding]:
     if isinstance(value, str):
         what = credentials.beside_key(key, value)
         if what:
             yield Finding(
                 SECRET,
-                place,
+                path,
                 f"this looks like {what}, and a bundle is no place for it",
                 "Store it in Secrets Manager or Parameter Store and name its ARN under hyperpod_kit.secrets",
             )
         elif _odd(value):
-            yield Finding("HPK-C007", place, "the text has control characters", "Write it on one line of plain text")
+            yield Finding("HPK-C007", path, "the text has control characters", "Write it on one line of plain text")
         elif len(value) > LONGEST:
-            yield Finding("HPK-C008", place, f"the text has {len(value)} characters", f"Use {LONGEST} at most")
+            yield Finding("HPK-C008", path, f"the text has {len(value)} characters", f"Use {LONGEST} at most")
     elif isinstance(value, Mapping):
-        yield from findings(value, place)
+        yield from findings(value, path)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _value(key, item, f"{place}[{index}]")
+            yield from _value(key, item, f"{path}[{index}]")
 
 
 REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Optional
 
-from hyperpod_kit.config.source_map import DEEPEST, Mark, SourceMap, child
+from hyperpod_kit.config.source_map import DEEPEST, Position, SourceMap, child
 
 MOST_VALUES = 50_000
 """Values that a text may unfold to: aliases of aliases grow without limit."""
@@ -29,11 +29,11 @@ _PLAIN = {
 
 
 class Refused(Exception):
-    """The text cannot be a configuration. `mark`: where, when that is known."""
+    """The text cannot be a configuration. `position`: where, when that is known."""
 
-    def __init__(self, message: str, mark: Optional[Mark] = None) -> None:
+    def __init__(self, message: str, position: Optional[Position] = None) -> None:
         super().__init__(message)
-        self.mark = mark
+        self.position = position
 
 
 def read(text: str) -> tuple[Any, SourceMap]:
@@ -50,12 +50,19 @@ def read(text: str) -> tuple[Any, SourceMap]:
             loader.dispose()
     except yaml.MarkedYAMLError as err:
         mark = err.problem_mark or err.context_mark
-        why = ", ".join(part for part in (err.context, err.problem) if part)
-        raise Refused(why, None if mark is None else Mark(mark.line + 1, mark.column + 1)) from err
+        problem = ", ".join(part for part in (err.context, err.problem) if part)
+        position = None
+        if mark is not None:
+            position = Position(mark.line + 1, mark.column + 1)
+        raise Refused(problem, position) from err
     except yaml.YAMLError as err:
         raise Refused(" ".join(str(err).split())) from err
     reader = _YamlReader()
-    return (None if root is None else reader.value(root, "")), reader.source_map
+    if root is None:
+        values = None
+    else:
+        values = reader.value(root, "")
+    return (values), reader.source_map
 
 
 def _loader(yaml: Any) -> Any:
@@ -64,7 +71,10 @@ def _loader(yaml: Any) -> Any:
     resolvers: dict[str, list[Any]] = {}
     for tag, (pattern, begins) in _PLAIN.items():
         for letter in begins:
-            resolvers.setdefault("" if letter == "\0" else letter, []).append((tag, re.compile(f"^{pattern}$")))
+            first = letter
+            if letter == "\0":
+                first = ""
+            resolvers.setdefault(first, []).append((tag, re.compile(f"^{pattern}$")))
     return type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
@@ -75,7 +85,7 @@ def _bound_depth(yaml: Any, loader: Any, text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                raise Refused(f"nested deeper than {DEEPEST} levels", _mark(event))
+                raise Refused(f"nested deeper than {DEEPEST} levels", _position_of(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -91,9 +101,9 @@ class _YamlReader:
     def value(self, node: Any, path: str) -> Any:
         self._count += 1
         if self._count > MOST_VALUES:
-            raise Refused(f"its aliases unfold to more than {MOST_VALUES} values", _mark(node))
+            raise Refused(f"its aliases unfold to more than {MOST_VALUES} values", _position_of(node))
         if any(node is outer for outer in self._open):
-            raise Refused("an alias stands inside of what it stands for", _mark(node))
+            raise Refused("an alias stands inside of what it stands for", _position_of(node))
         self._open.append(node)
         try:
             if node.id == "mapping":
@@ -108,33 +118,33 @@ class _YamlReader:
         _plain_collection(node, "seq")
         values = []
         for index, item in enumerate(node.value):
-            place = f"{path}[{index}]"
-            self.source_map.add(place, _mark(item), _mark(item))
-            values.append(self.value(item, place))
+            item_path = f"{path}[{index}]"
+            self.source_map.add(item_path, _position_of(item), _position_of(item))
+            values.append(self.value(item, item_path))
         return values
 
     def _mapping(self, node: Any, path: str) -> dict[str, Any]:
         _plain_collection(node, "map")
         merged: dict[str, Any] = {}
-        own: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 # Of several, the first one counts, and what the mapping says itself counts more than all of them.
                 merged = {**self._merge(value, path), **merged}
                 continue
             if key.id != "scalar":
-                raise Refused("a key that is no text", _mark(key))
+                raise Refused("a key that is no text", _position_of(key))
             name = str(key.value)
-            place = child(path, name)
-            self.source_map.add(place, _mark(key), _mark(value), written_before=name in own)
-            own[name] = self.value(value, place)
-        return {**merged, **own}
+            key_path = child(path, name)
+            self.source_map.add(key_path, _position_of(key), _position_of(value), written_before=name in values)
+            values[name] = self.value(value, key_path)
+        return {**merged, **values}
 
     def _merge(self, node: Any, path: str) -> dict[str, Any]:
         merged: dict[str, Any] = {}
         for source in node.value if node.id == "sequence" else [node]:
             if source.id != "mapping":
-                raise Refused("`<<` stands before something that is no mapping", _mark(source))
+                raise Refused("`<<` stands before something that is no mapping", _position_of(source))
             merged = {**self.value(source, path), **merged}
         return merged
 
@@ -154,14 +164,14 @@ def _scalar(node: Any) -> Any:
         if kind == "float":
             return float(text)
     except (ValueError, KeyError) as err:
-        raise Refused(f"`{text[:40]}` is not of the type that its tag says", _mark(node)) from err
-    raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _mark(node))
+        raise Refused(f"`{text[:40]}` is not of the type that its tag says", _position_of(node)) from err
+    raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 
 
 def _plain_collection(node: Any, kind: str) -> None:
     if node.tag != f"tag:yaml.org,2002:{kind}":
-        raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _mark(node))
+        raise Refused(f"a value with the tag {node.tag[:60]}: only what JSON has too is taken", _position_of(node))
 
 
-def _mark(node: Any) -> Mark:
-    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+def _position_of(node: Any) -> Position:
+    return Position(node.start_mark.line + 1, node.start_mark.column + 1)

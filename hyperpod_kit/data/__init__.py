@@ -1,5 +1,10 @@
 """Training data: every sample exactly once an epoch, on any number of ranks, read from where it lies.
 
+`hyperpod-kit data index` makes an index of files. Begin with `SampleIndex.open`, give it to an `IndexedDataset`, and
+that to an `ElasticLoader`, whose position `State(loader=loader)` saves with the weights. `PackedDataset` makes windows
+of tokens, `MixDataset` joins several data sets, `MegatronTokens` reads Megatron's files; the orders define which sample
+is at which position.
+
 `from hyperpod_kit.data import SampleIndex, IndexedDataset, ElasticLoader`: names are loaded on first use, so that an
 index is made without torch.
 """

@@ -25,7 +25,7 @@ class AcceleratedLoop:
         loader.remainder = -1  # unknown: the samples of a step that are fillers are not the last of all ranks
         self._gradients._add_dataloader(loader)
 
-    def given(self, batch: Any, *, last: bool) -> Any:
+    def deliver(self, batch: Any, *, last: bool) -> Any:
         """The batch as the loop gets it."""
         self._loader.end_of_dataloader = last
         return self._put(batch, self._device, non_blocking=bool(self._loader.pin_memory))

@@ -15,10 +15,10 @@ from hyperpod_kit.errors import BadRecord
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_FURTHEST = 1000
+_MAX_SKIPPED = 1000
 """Records in a row that may be bad."""
 
-_SAID = 20
+_MAX_LOGGED = 20
 """Bad records that are named in the log; the others are only counted."""
 
 
@@ -62,7 +62,7 @@ class GoodRecords:
         try:
             samples = several(list(numbers)) if several else [self._dataset[number] for number in numbers]
         except BadRecord:
-            return [self._one(number) for number in numbers]
+            return [self._next_good(number) for number in numbers]
         return [GoodSample(sample, number, "") for sample, number in zip(samples, numbers, strict=True)]
 
     def read_by(self, block: int) -> None:
@@ -70,14 +70,14 @@ class GoodRecords:
         if hasattr(self._dataset, "read_by"):
             self._dataset.read_by(block)
 
-    def _one(self, number: int) -> GoodSample:
+    def _next_good(self, number: int) -> GoodSample:
         wrong = ""
-        for further in range(min(_FURTHEST, len(self))):
+        for further in range(min(_MAX_SKIPPED, len(self))):
             try:
                 return GoodSample(self._dataset[(number + further) % len(self)], number, wrong)
             except BadRecord as err:
                 wrong = wrong or err.message
-        raise BadRecord(f"{wrong}; and none of the {min(_FURTHEST, len(self))} behind it is good either")
+        raise BadRecord(f"{wrong}; and none of the {min(_MAX_SKIPPED, len(self))} behind it is good either")
 
 
 class CheckedCollate:
@@ -87,22 +87,22 @@ class CheckedCollate:
         self._collate = collate
 
     def __call__(self, samples: list[GoodSample]) -> CheckedBatch:
-        bad = tuple((one.number, one.wrong) for one in samples if one.wrong)
-        return CheckedBatch(self._collate([one.sample for one in samples]), bad)
+        bad = tuple((sample.number, sample.wrong) for sample in samples if sample.wrong)
+        return CheckedBatch(self._collate([sample.sample for sample in samples]), bad)
 
 
 class BadCount:
     """The bad records that this rank has met since its start, `most` of them at most."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self.count = 0
 
     def add(self, bad: Sequence[tuple[int, str]]) -> None:
         """Count them and say so. Raises BadRecord when there are too many."""
         for number, wrong in bad:
             self.count += 1
-            if self.count <= _SAID:
+            if self.count <= _MAX_LOGGED:
                 log.warning("%s; it is passed over (sample %d, bad record %d)", wrong, number, self.count)
-            if self.count > self._most:
-                raise BadRecord(f"{wrong}; this is the bad record number {self.count}, at most {self._most} may be")
+            if self.count > self._limit:
+                raise BadRecord(f"{wrong}; this is the bad record number {self.count}, at most {self._limit} may be")

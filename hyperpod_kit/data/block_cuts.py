@@ -49,37 +49,37 @@ class BlockCuts:
 
     def __init__(self, index: PlacedSamples) -> None:
         self._index = index
-        self._asked = 0
-        self._known: PieceSteps | None = None
+        self._requested_block = 0
+        self._cached_steps: PieceSteps | None = None
 
     def read_by(self, block: int) -> None:
         """So many samples are read together from now on; before, those of the default order."""
-        self._asked, self._known = block, None
+        self._requested_block, self._cached_steps = block, None
 
     @property
     def _steps(self) -> PieceSteps:
-        if self._known is None:
-            block = self._asked or order_for(self._index, 0).block
+        if self._cached_steps is None:
+            block = self._requested_block or order_for(self._index, 0).block
             size = max(1, block * self._index.bytes // max(1, len(self._index)))
             block *= max(1, BLOCK // size)  # of little data the blocks are small
             parts = min(block, -(-size // PIECE))
-            self._known = PieceSteps(block, parts, -(-block // parts))
-        return self._known
+            self._cached_steps = PieceSteps(block, parts, -(-block // parts))
+        return self._cached_steps
 
-    def keys(self, samples: Numbers, files: Numbers) -> Numbers:
+    def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers:
         """The piece of each sample, for which it is also known which file it is of."""
         block, parts, step = self._steps
         blocks, inside = np.divmod(samples, block)
         keys: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
         return keys
 
-    def begins(self, samples: Numbers, files: Numbers) -> Numbers:
+    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers:
         """Where in its file the piece of each sample begins."""
         block, _, step = self._steps
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
-    def range(self, sample: int, file: int) -> tuple[int, int] | None:
+    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None:
         """(begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie there in
         their order."""
         block, _, step = self._steps
@@ -97,7 +97,7 @@ class BlockCuts:
             return None
         return begin, end
 
-    def of_object(self, file: FileFacts) -> Sequence[int]:
+    def object_bounds(self, file: FileFacts) -> Sequence[int]:
         """Where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _BY_RANGE or self._index.bytes <= MEMORY:
             return ()

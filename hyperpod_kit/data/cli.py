@@ -10,9 +10,9 @@ from importlib import import_module
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import install_command, require_distribution
 
-_NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
+_OPTIONAL_PACKAGES = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,17 +21,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, place: str, words: str, *examples: str) -> argparse.ArgumentParser:
+    def command(name: str, handler: str, summary: str, *examples: str) -> argparse.ArgumentParser:
         lines = (f"hyperpod-kit data {name} {line}" for line in examples)
         sub = commands.add_parser(
             name,
-            help=words,
-            description=words,
+            help=summary,
+            description=summary,
             epilog="\n  ".join(["Examples:", *lines]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_argument("--json", action="store_true", help="data on standard output")
-        sub.set_defaults(run=place)
+        sub.set_defaults(run=handler)
         return sub
 
     _index_commands(command)
@@ -58,7 +58,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"
     )
-    _answer(sub)
+    _add_answer_option(sub)
     sub = command(
         "show", "index:show", "what an index holds; reads no data", "/fsx/corpus/.hpk-index", "/fsx/alice/index --json"
     )
@@ -73,7 +73,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("index", metavar="INDEX", help="directory of an index")
     sub.add_argument("--bytes", action="store_true", help="read every byte, not only sizes and times")
-    _answer(sub)
+    _add_answer_option(sub)
     sub = command(
         "verify-ledger",
         "ledgers:verify_ledger",
@@ -84,9 +84,14 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
 
 
-def _answer(sub: argparse.ArgumentParser) -> None:
+def _add_answer_option(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--answer", type=float, default=30, metavar="S", help="a mount without an answer for so long has failed (30)"
+        "--answer",
+        dest="reply_timeout",
+        type=float,
+        default=30,
+        metavar="S",
+        help="a mount without an answer for so long has failed (30)",
     )
 
 
@@ -119,7 +124,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--workers", type=int, metavar="N", help="files at a time; default: 256 of s3://, 16 of a directory"
     )
-    _answer(sub)
+    _add_answer_option(sub)
     sub.add_argument("--wait", type=float, default=3600, metavar="S", help="for another that fills DST (3600)")
     sub.add_argument("--dry-run", action="store_true", help="say what would come, and change nothing")
     sub = command(
@@ -141,18 +146,20 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("out", metavar="DST", help="a directory for the files")
     sub = command(
         "bench",
-        "bench:bench",
+        "hyperpod_lab.data_bench.command:bench",
         "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
         "/fsx/corpus --workers 0,4,8",
         "s3://my-bucket/corpus --samples 20000 --json",
-        "/fsx/corpus --passes 5 --rivals bench/rivals/loaders.py",
+        "/fsx/corpus --passes 5 --rivals lab/programs/rivals/loaders.py",
     )
     sub.add_argument("sources", nargs="+", metavar="SRC", help="as of `data index`")
     sub.add_argument(
         "--passes", type=int, default=1, metavar="N", help="everything so often, and the median of each (1)"
     )
     sub.add_argument(
-        "--rivals", metavar="FILE", help="other loaders beside it: bench/rivals/loaders.py of the sources has four"
+        "--rivals",
+        metavar="FILE",
+        help="other loaders beside it: lab/programs/rivals/loaders.py of the sources has four",
     )
     sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
     sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")
@@ -184,12 +191,14 @@ def perform(argv: list[str]) -> int:
         return int(end.code or 0)
 
     def work() -> int:
-        module, _, name = args.run.partition(":")
+        place, _, name = args.run.partition(":")
+        module = place if "." in place else f"hyperpod_kit.data.commands.{place}"
+        require_distribution(module, f"hyperpod-kit data {args.command}")
         try:
-            run = getattr(import_module(f"hyperpod_kit.data.commands.{module}"), name)
+            run = getattr(import_module(module), name)
             return int(run(args))
         except ModuleNotFoundError as err:
-            if err.name is None or err.name.split(".")[0] not in _NEEDED:
+            if err.name is None or err.name.split(".")[0] not in _OPTIONAL_PACKAGES:
                 raise
             raise MissingExtra(
                 f"hyperpod-kit data {args.command} needs {err.name}, which is not installed",

@@ -10,10 +10,11 @@ from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.spread_order import LANES, SpreadOrder
 
 BLOCK = 256 << 10
-"""Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see windows.py."""
+"""Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see
+coalesced_reads.py."""
 
 SHORT = 4096
-"""Bytes of a sample up to which it is cut out of a block that is in memory: see windows.py."""
+"""Bytes of a sample up to which it is cut out of a block that is in memory: see coalesced_reads.py."""
 _BLOCK_OF_LONG = 640 << 10
 """Of longer ones, which are in memory as parts of objects alone: 384 of them fit there. A request of S3 costs as much
 processor time for a small block as for a large one."""
@@ -36,23 +37,46 @@ class RowGroups(NamedTuple):
 
 
 def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
-    """The shuffled order that fits a data set, which a loader takes where none is given.
+    """Choose the shuffled order that fits a data set; a loader without `order` takes it.
 
-    Of Parquet it reads the footer of one file. Raises DataUnavailable, OSError.
+    Of Parquet the footer of one file is read, and a block is a row group; otherwise the size of a block follows from
+    the size of the samples.
+
+    Args:
+        dataset: A data set with a length: an IndexedDataset, MegatronTokens, or any other.
+        seed: Another seed gives another order. Default: 0.
+
+    Returns:
+        The order: a `SpreadOrder`; for compressed files, and Parquet without a readable footer, a `ShuffledOrder`.
+
+    Raises:
+        DataUnavailable: The file cannot be read for now, and everything was tried.
+        OSError: The file cannot be read.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, order_of
+
+            loader = ElasticLoader(dataset, batch_size=4, order=order_of(dataset, seed=1))
     """
     # A list has a method of the name `index`.
     index = getattr(dataset, "index", None)
-    index = index if hasattr(index, "block_for") else None
+    if not hasattr(index, "block_for"):
+        index = None
     of_parquet = getattr(dataset, "row_groups", None)
-    groups: RowGroups | None = of_parquet() if of_parquet is not None else None
+    groups: RowGroups | None = None
+    if of_parquet is not None:
+        groups = of_parquet()
     if index is None or groups is None or not groups.rows or len(dataset) != len(index):
         return order_for(index, seed, len(dataset))
-    return _by_row_groups(index, seed, groups)
+    return _order_by_row_groups(index, seed, groups)
 
 
 def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
     """The same for an index, or for so many samples of which nothing else is known."""
-    samples = len(index) if samples is None else samples
+    if samples is None:
+        samples = len(index)
     if set(getattr(index, "formats", ())) & _READ_WHOLE:
         return ShuffledOrder(samples, seed, index.block_for())
     about = min(_samples_of_block(index), LARGEST // LANES)
@@ -65,10 +89,11 @@ def _samples_of_block(index: Any) -> int:
     if index is None:
         return _SAMPLES
     mean = max(1, index.bytes // max(1, len(index)))
-    return int(max(1, (BLOCK if mean <= SHORT else _BLOCK_OF_LONG) // mean))
+    block_bytes = BLOCK if mean <= SHORT else _BLOCK_OF_LONG
+    return int(max(1, block_bytes // mean))
 
 
-def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
+def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
     """Blocks of a row group each, as many side by side as are kept: one that is thrown away is decoded again for the
     next batch."""
     rest = index.samples_of_files()[:-1] % groups.rows
@@ -78,26 +103,28 @@ def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
     return SpreadOrder(len(index), seed, groups.rows, lanes)
 
 
-def order_in(state: Mapping[str, Any], order: Any) -> Any:
+def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
     """The order of a position that was saved, where it is one of the same samples and seed as `order`, which nobody has
     asked for: each release may have another default, and a training goes on in the one that it has begun with."""
     kind = _KINDS.get(str(state.get("order")))
     block, lanes = state.get("block"), state.get("lanes")
-    if kind is None or not isinstance(order, ShuffledOrder) or not (_counts(block) and _counts(lanes)):
+    if kind is None or not isinstance(order, ShuffledOrder) or not (_is_count(block) and _is_count(lanes)):
         return order
-    found = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
-    return order if found == order else found
+    saved_order = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
+    if saved_order == order:
+        return order
+    return saved_order
 
 
-def line_of(state: Mapping[str, Any]) -> str:
+def describe_order(state: Mapping[str, Any]) -> str:
     """What gives a loader the order of a position."""
     kind = _KINDS.get(str(state.get("order")))
     seed, block, lanes = (state.get(name) for name in ("seed", "block", "lanes"))
-    if kind is None or not (_counts(block) and _counts(lanes)) or type(seed) is not int:
+    if kind is None or not (_is_count(block) and _is_count(lanes)) or type(seed) is not int:
         return "of the same kind, seed, block and lanes"
     of_packed = ", of its PackedDataset" if "window" in state else ""
     return f"order={kind.__name__}(len(data), {seed}, block={block}, lanes={lanes}){of_packed}"
 
 
-def _counts(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and value > 0

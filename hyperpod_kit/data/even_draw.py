@@ -42,14 +42,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.bijection import Numbers, mix_key, mix_keys
+from hyperpod_kit.data.deduplication import unique_values
 
 LEAST = 1e-6
 """The smallest share of the whole."""
 
-_ONE_BITS = 42
-_ONE = 1 << _ONE_BITS
+_UNIT_BITS = 42
+_UNIT = 1 << _UNIT_BITS
 """Of a share: all sets together."""
 
 _MOST_BITS = 20
@@ -90,22 +90,22 @@ class EvenDraw:
     """Set n of `shares` at a place, with its share of every stretch. Raises ValueError for shares below LEAST."""
 
     def __init__(self, shares: Sequence[float], seed: int = 0) -> None:
-        self.weights = _weights(shares)
-        self._key = mixed(seed, len(shares))
+        self.weights = _integer_weights(shares)
+        self._key = mix_key(seed, len(shares))
         least = int(self.weights.min())
-        wished = max(_FEWEST_BITS, (_ONE // least).bit_length() + 1)
-        self._bits = min(_MOST_BITS, wished)
+        wanted_bits = max(_FEWEST_BITS, (_UNIT // least).bit_length() + 1)
+        self._bits = min(_MOST_BITS, wanted_bits)
         self._starts: dict[int, _DrawStart] = {}
         self._chunks: dict[int, _DrawChunk] = {}
-        self._made: tuple[int, Numbers] | None = None
+        self._carried: tuple[int, Numbers] | None = None
 
     @property
     def shares(self) -> list[float]:
         """Of each set, of the whole."""
-        return [weight / _ONE for weight in self.weights.tolist()]
+        return [weight / _UNIT for weight in self.weights.tolist()]
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_starts": {}, "_chunks": {}, "_made": None}
+        return {**self.__dict__, "_starts": {}, "_chunks": {}, "_carried": None}
 
     def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
         """(set, its draws before this one) at each of these places."""
@@ -113,7 +113,7 @@ class EvenDraw:
         if len(self.weights) == 1:
             return sets, before
         chunks = places // _CHUNK
-        for number in distinct(chunks).tolist():
+        for number in unique_values(chunks).tolist():
             here = np.flatnonzero(chunks == number) if chunks[0] != chunks[-1] else slice(None)
             chunk = self._chunk(number)
             inside = places[here] - number * _CHUNK
@@ -123,68 +123,71 @@ class EvenDraw:
     def _chunk(self, number: int) -> _DrawChunk:
         chunk = self._chunks.get(number)
         if chunk is None:
-            chunk = self._chunks[number] = self._worked_out(number)
+            chunk = self._chunks[number] = self._compute_chunk(number)
             for old in list(self._chunks)[:-_CHUNKS_KEPT]:
                 del self._chunks[old]
         return chunk
 
-    def _worked_out(self, number: int) -> _DrawChunk:
+    def _compute_chunk(self, number: int) -> _DrawChunk:
         """By earliest deadline, from the state before the chunk's first place."""
         at, begin = divmod(number * _CHUNK, 1 << self._bits)
         block = self._block(at)
-        known = self._made
-        made = known[1] if known is not None and known[0] == number and begin else self._made_before(block, begin)
+        made = None
+        if self._carried is not None and self._carried[0] == number and begin:
+            made = self._carried[1]
+        if made is None:
+            made = self._draws_before(block, begin)
         end = begin + _CHUNK
-        sets = _earliest_first(*self._jobs(block, made, end), begin, end)
+        sets = _earliest_first(*self._pending_draws(block, made, end), begin, end)
         counts = np.bincount(sets, minlength=len(made))
         by_set = np.argsort(sets, kind="stable")
         earlier = np.empty_like(sets)
         earlier[by_set] = np.arange(len(sets)) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._made = number + 1, made + counts
+        self._carried = number + 1, made + counts
         return _DrawChunk(sets, block.start.made[sets] + made[sets] + earlier)
 
-    def _jobs(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
+    def _pending_draws(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
         """(first place, key) of the draws after those `made` whose windows begin before `end`."""
         start = block.start
-        begun = (end * self.weights + start.due - 1) // _ONE + 1
-        upto = np.minimum(begun - start.ahead, block.draws)
-        sets, numbers = _each(made, upto)
-        return self._release(start, sets, numbers), self._keys(start, sets, numbers)
+        begun_draws = (end * self.weights + start.due - 1) // _UNIT + 1
+        upto = np.minimum(begun_draws - start.ahead, block.draws)
+        sets, numbers = _enumerate_ranges(made, upto)
+        return self._release_positions(start, sets, numbers), self._keys(start, sets, numbers)
 
-    def _release(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
+    def _release_positions(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """The first place of draws, in places of the block; `numbers`: draws of the set in the block before each."""
-        whole = (start.ahead[sets] + numbers) * _ONE
-        place: Numbers = np.maximum(0, (whole - start.due[sets]) // self.weights[sets])
-        return place
+        units = (start.ahead[sets] + numbers) * _UNIT
+        position: Numbers = np.maximum(0, (units - start.due[sets]) // self.weights[sets])
+        return position
 
-    def _deadline(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
+    def _deadline_positions(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """The last place of draws."""
-        whole = (start.ahead[sets] + numbers + 1) * _ONE
-        place: Numbers = (whole - start.due[sets] - 1) // self.weights[sets]
-        return place
+        units = (start.ahead[sets] + numbers + 1) * _UNIT
+        position: Numbers = (units - start.due[sets] - 1) // self.weights[sets]
+        return position
 
     def _keys(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
         """Earlier deadlines first, by chance among equal ones; the set in the lowest bits."""
-        ends = np.minimum(self._deadline(start, sets, numbers), (1 << self._bits) - 1)
-        return _ordered(ends, self._key, start.made[sets] + numbers, sets)
+        ends = np.minimum(self._deadline_positions(start, sets, numbers), (1 << self._bits) - 1)
+        return _ordering_keys(ends, self._key, start.made[sets] + numbers, sets)
 
-    def _made_before(self, block: _DrawBlock, place: int) -> Numbers:
+    def _draws_before(self, block: _DrawBlock, position: int) -> Numbers:
         """Draws of each set in the block before a place of it: those that are due, and of the others that could be
         made by then those with the earliest deadlines."""
         start = block.start
-        due: Numbers = np.clip((place * self.weights + start.due) // _ONE - start.ahead, 0, block.draws)
-        free = place - int(due.sum())
+        due: Numbers = np.clip((position * self.weights + start.due) // _UNIT - start.ahead, 0, block.draws)
+        free = position - int(due.sum())
         if not free:
             return due
         # Places from x on that draws which are due by then leave to others.
-        releases = self._release(start, *_each(np.zeros_like(due), due))
-        taken = np.cumsum(np.bincount(releases, minlength=place)[::-1])[::-1]
-        free_from = np.minimum.accumulate(np.arange(place, 0, -1) - taken)
+        releases = self._release_positions(start, *_enumerate_ranges(np.zeros_like(due), due))
+        taken = np.cumsum(np.bincount(releases, minlength=position)[::-1])[::-1]
+        free_from = np.minimum.accumulate(np.arange(position, 0, -1) - taken)
         sets = np.flatnonzero(due < block.draws)
-        release = self._release(start, sets, due[sets])
-        sets, release = sets[release < place], release[release < place]
+        release = self._release_positions(start, sets, due[sets])
+        sets, release = sets[release < position], release[release < position]
         order = np.argsort(self._keys(start, sets, due[sets]))
-        chosen = _basis(free_from[release[order]].tolist(), free)
+        chosen = _greedy_basis(free_from[release[order]].tolist(), free)
         due[sets[order][chosen]] += 1
         return due
 
@@ -195,68 +198,68 @@ class EvenDraw:
     def _start(self, number: int) -> _DrawStart:
         start = self._starts.get(number)
         if start is None:
-            start = self._starts[number] = self._begun(number << self._bits)
+            start = self._starts[number] = self._compute_start(number << self._bits)
             for old in list(self._starts)[:-_BLOCKS_KEPT]:
                 del self._starts[old]
         return start
 
-    def _begun(self, place: int) -> _DrawStart:
+    def _compute_start(self, position: int) -> _DrawStart:
         """The state before a block's first place; see above."""
-        exact = [place * weight for weight in self.weights.tolist()]
-        made = np.array([product >> _ONE_BITS for product in exact], np.int64)
-        due = np.array([product & (_ONE - 1) for product in exact], np.int64)
+        exact = [position * weight for weight in self.weights.tolist()]
+        made = np.array([product >> _UNIT_BITS for product in exact], np.int64)
+        due = np.array([product & (_UNIT - 1) for product in exact], np.int64)
         ahead = np.zeros_like(due)
         open_sets = np.flatnonzero(due)
         if not open_sets.size:
             return _DrawStart(due, ahead, made)
         fraction, weight = due[open_sets], self.weights[open_sets]
-        behind = len(open_sets) - int(fraction.sum()) // _ONE
+        behind = len(open_sets) - int(fraction.sum()) // _UNIT
         # Places between the beginning of each window and this one, windows that begin first in front.
         since = (fraction - 1) // weight
         by_begin = np.argsort(-since, kind="stable")
         sooner = since[by_begin]
         later = np.append(sooner[1:] + 1, 0)
-        owed = np.cumsum(_ONE - fraction[by_begin]) + later * np.cumsum(weight[by_begin])
-        most = -(-owed // _ONE)
+        owed = np.cumsum(_UNIT - fraction[by_begin]) + later * np.cumsum(weight[by_begin])
+        most = -(-owed // _UNIT)
         most[:-1][sooner[1:] == sooner[:-1]] = len(open_sets)  # windows that begin together are bounded together
         bounds = np.empty_like(most)
         bounds[by_begin] = np.minimum.accumulate(most[::-1])[::-1]
-        ends = (_ONE - fraction - 1) // weight
-        latest_first = np.argsort(_ordered(ends, self._key, made[open_sets], open_sets))[::-1]
-        waiting = _basis(bounds[latest_first].tolist(), behind)
+        ends = (_UNIT - fraction - 1) // weight
+        latest_first = np.argsort(_ordering_keys(ends, self._key, made[open_sets], open_sets))[::-1]
+        waiting = _greedy_basis(bounds[latest_first].tolist(), behind)
         ahead[open_sets] = 1
         ahead[open_sets[latest_first][waiting]] = 0
         return _DrawStart(due, ahead, made + ahead)
 
 
-def _weights(shares: Sequence[float]) -> Numbers:
+def _integer_weights(shares: Sequence[float]) -> Numbers:
     """Shares as whole numbers that sum to _ONE: the largest remainders are rounded up."""
     if not shares or not all(0 < share < math.inf for share in shares):
         raise ValueError(f"the shares {list(shares)[:8]}: one share above 0 for each set")
     exact = [Fraction(share) for share in shares]
-    whole = sum(exact)
+    total = sum(exact)
     for number, share in enumerate(exact):
-        if share < whole * Fraction(LEAST):
+        if share < total * Fraction(LEAST):
             raise ValueError(
-                f"set {number} has {float(share / whole):.3g} of all samples, and {LEAST:g} is the least: "
+                f"set {number} has {float(share / total):.3g} of all samples, and {LEAST:g} is the least: "
                 "leave it out, or join it with another one"
             )
-    scaled = [share * _ONE / whole for share in exact]
+    scaled = [share * _UNIT / total for share in exact]
     weights = [int(share) for share in scaled]
     by_rest = sorted(range(len(weights)), key=lambda number: weights[number] - scaled[number])
-    for number in by_rest[: _ONE - sum(weights)]:
+    for number in by_rest[: _UNIT - sum(weights)]:
         weights[number] += 1
     return np.array(weights, np.int64)
 
 
-def _ordered(ends: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:
+def _ordering_keys(ends: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:
     """Keys that order draws by their last place, then by chance."""
-    chance = (mixed_each(key, (numbers << _SET_BITS) + sets) >> np.uint64(64 - _CHANCE_BITS)).astype(np.int64)
+    chance = (mix_keys(key, (numbers << _SET_BITS) + sets) >> np.uint64(64 - _CHANCE_BITS)).astype(np.int64)
     keys: Numbers = (((ends << _CHANCE_BITS) | chance) << _SET_BITS) | sets
     return keys
 
 
-def _each(begins: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+def _enumerate_ranges(begins: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
     """(n, number) for each number from begins[n] up to ends[n]."""
     counts = np.maximum(ends - begins, 0)
     sets = np.repeat(np.arange(len(counts)), counts)
@@ -269,20 +272,20 @@ def _earliest_first(releases: Numbers, keys: Numbers, begin: int, end: int) -> N
     by_release = np.argsort(releases, kind="stable")
     coming: list[int] = keys[by_release].tolist()
     bounds = np.searchsorted(releases[by_release], np.arange(begin, end), side="right").tolist()
-    ready, known = coming[: bounds[0]], bounds[0]
+    ready, released = coming[: bounds[0]], bounds[0]
     heapq.heapify(ready)
     push, pop = heapq.heappush, heapq.heappop
     drawn: list[int] = []
     for bound in bounds:
-        while known < bound:
-            push(ready, coming[known])
-            known += 1
+        while released < bound:
+            push(ready, coming[released])
+            released += 1
         drawn.append(pop(ready))
     sets: Numbers = np.array(drawn, np.int64) & ((1 << _SET_BITS) - 1)
     return sets
 
 
-def _basis(bounds: Iterable[int], size: int) -> list[int]:
+def _greedy_basis(bounds: Iterable[int], size: int) -> list[int]:
     """Which of these, taken greedily up to `size`, so that for each b at most b have a bound of b or less: each takes
     the last free one of the first `bound` seats."""
     seats = list(range(size + 1))

@@ -1,5 +1,8 @@
-"""How many tokens each sample has, counted once in parallel and kept beside the index: what makes packing and filtering
-exact. A length of 0 means that the sample is left out."""
+"""How many tokens each sample has, counted once in parallel and kept beside the index.
+
+That makes packing and filtering exact. A length of 0 means that the sample is left out. A program calls `lengths_of`
+and gives the result to `PackedDataset`.
+"""
 
 from __future__ import annotations
 
@@ -48,45 +51,71 @@ def lengths_of(
     on_bad: OnBad | str = OnBad.RAISE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.uint32]:
-    """The number of tokens of each sample, u32. `encode(sample)` gives the tokens, none for a sample to leave out.
+    """Count the tokens of each sample, in parallel, and keep the counts beside the index.
 
-    `name` stands for the tokenizer, the template and the filter: another one is counted anew. The counts are kept in
-    `folder` (default: the index's) as they come, so that a run that was killed goes on. Of several processes one
-    counts, and the others wait for it.
-    `on_bad="skip"`: a record that cannot be decoded has no tokens, so it is left out.
+    The counts are kept as they come, so that a run that was killed continues. Of several processes that call it at once
+    one counts, and the others wait for it. Processes are forked.
+
+    Args:
+        dataset: The samples.
+        encode: `encode(sample)` returns the tokens, none for a sample to leave out.
+        name: Stands for the tokenizer, the template and the filter: another name is counted anew.
+        folder: Where the counts are kept. None: in the index's directory.
+        processes: How many processes count. None: as many as the machine has cores.
+        on_bad: "raise": a record that cannot be decoded raises BadRecord. "skip": it has no tokens, so it is left out.
+            Default: "raise".
+        progress: `progress(done, total)` is called with numbers of samples, from time to time. Default: no call.
+
+    Returns:
+        The number of tokens of each sample, uint32.
+
+    Raises:
+        BadRecord: A record cannot be decoded.
+        DataError: The counts on disk are damaged, or of other data; or reading fails (ChangedFile, DataUnavailable).
+        ValueError: `on_bad` is neither word.
+        OSError: The counts cannot be written.
+
+    Example:
+        With a `dataset` of dicts with a "text":
+
+            from hyperpod_kit.data import lengths_of
+
+            lengths = lengths_of(dataset, lambda sample: list(sample["text"].encode()), "bytes, v1")
+            print(f"{lengths.sum()} tokens in {len(lengths)} samples")
     """
     index = dataset.index
     rule = OnBad(on_bad)
-    named = name if rule is OnBad.RAISE else f"{name}\0{rule.value}"
-    key = hashlib.blake2b(f"{index.data}\0{named}".encode(), digest_size=8).hexdigest()
-    place = os.path.join(folder or index.folder, f"lengths-{key}.npy")
-    if os.path.exists(place):
-        return _kept(place, index.samples)
-    with _alone(place) as parts:
-        if os.path.exists(place):  # another process has counted meanwhile
-            return _kept(place, index.samples)
-        counts = _counted((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
-        with atomic_file.replacing(place) as stream:
+    if rule is not OnBad.RAISE:
+        name = f"{name}\0{rule.value}"
+    key = hashlib.blake2b(f"{index.data}\0{name}".encode(), digest_size=8).hexdigest()
+    path = os.path.join(folder or index.folder, f"lengths-{key}.npy")
+    if os.path.exists(path):
+        return _load_counts(path, index.samples)
+    with _locked(path) as parts:
+        if os.path.exists(path):  # another process has counted meanwhile
+            return _load_counts(path, index.samples)
+        counts = _count_all((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
+        with atomic_file.replacing(path) as stream:
             np.save(stream, counts, allow_pickle=False)
         by_descriptor.unlink(parts)
     return counts
 
 
-def _kept(place: str, samples: int) -> npt.NDArray[np.uint32]:
+def _load_counts(path: str, samples: int) -> npt.NDArray[np.uint32]:
     try:
-        found: npt.NDArray[np.uint32] = layout.array_in(place, np.dtype("<u4"))
+        counts: npt.NDArray[np.uint32] = layout.load_array(path, np.dtype("<u4"))
     except (OSError, ValueError, EOFError) as err:
-        raise DataError(f"{place} cannot be read: {clean(err)}", hint=f"rm {place}") from None
-    if len(found) != samples:
-        raise DataError(f"{place} has {len(found)} lengths, expected {samples}", hint=f"rm {place}")
-    return found
+        raise DataError(f"{path} cannot be read: {clean(err)}", hint=f"rm {path}") from None
+    if len(counts) != samples:
+        raise DataError(f"{path} has {len(counts)} lengths, expected {samples}", hint=f"rm {path}")
+    return counts
 
 
 @contextlib.contextmanager
-def _alone(place: str) -> Iterator[str]:
+def _locked(path: str) -> Iterator[str]:
     """Where counts are kept as they come, of this process alone: another one that counts the same waits here. On a file
     system without locks each counts by itself."""
-    parts = place + ".parts"
+    parts = path + ".parts"
     handle = by_descriptor.open_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
@@ -100,28 +129,31 @@ def _alone(place: str) -> Iterator[str]:
         os.close(handle)
 
 
-def _counted(
-    how: tuple[IndexedDataset, Encode, OnBad],
+def _count_all(
+    initializer_arguments: tuple[IndexedDataset, Encode, OnBad],
     parts: str,
     processes: int,
     progress: Callable[[int, int], None],
 ) -> npt.NDArray[np.uint32]:
     """All counts. `parts` has those of an earlier run, from the first sample on, without a gap."""
-    samples = how[0].index.samples
+    samples = initializer_arguments[0].index.samples
     with by_descriptor.stream(parts, "a+b") as stream:
         stream.seek(0)
-        known = np.frombuffer(stream.read(), "<u4")[:samples]
-        known = known[: len(known) // _RUN * _RUN] if len(known) < samples else known
-        stream.truncate(4 * len(known))
+        counted = np.frombuffer(stream.read(), "<u4")[:samples]
+        if len(counted) < samples:
+            counted = counted[: len(counted) // _RUN * _RUN]
+        stream.truncate(4 * len(counted))
         counts = np.zeros(samples, np.uint32)
-        counts[: len(known)] = known
-        runs = [(begin, min(begin + _RUN, samples)) for begin in range(len(known), samples, _RUN)]
+        counts[: len(counted)] = counted
+        runs = [(begin, min(begin + _RUN, samples)) for begin in range(len(counted), samples, _RUN)]
         if not runs:
             return counts
-        with ProcessPoolExecutor(min(processes, len(runs)), multiprocessing.get_context("fork"), _begin, how) as pool:
-            for (begin, end), some in zip(runs, pool.map(_count, runs), strict=True):
-                counts[begin:end] = some
-                stream.write(some.astype("<u4").tobytes())
+        with ProcessPoolExecutor(
+            min(processes, len(runs)), multiprocessing.get_context("fork"), _initialize_process, initializer_arguments
+        ) as pool:
+            for (begin, end), run_counts in zip(runs, pool.map(_count_run, runs), strict=True):
+                counts[begin:end] = run_counts
+                stream.write(run_counts.astype("<u4").tobytes())
                 progress(end, samples)
     return counts
 
@@ -130,11 +162,11 @@ _work: list[Any] = []
 """In a process of the pool: the data set, the encoder and the rule for bad records."""
 
 
-def _begin(dataset: IndexedDataset, encode: Encode, on_bad: OnBad) -> None:
+def _initialize_process(dataset: IndexedDataset, encode: Encode, on_bad: OnBad) -> None:
     _work[:] = [dataset, encode, on_bad]
 
 
-def _count(run: tuple[int, int]) -> npt.NDArray[np.uint32]:
+def _count_run(run: tuple[int, int]) -> npt.NDArray[np.uint32]:
     dataset, encode, on_bad = _work
     try:
         return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*run))], np.uint32)

@@ -1,8 +1,9 @@
-"""torch's DataLoader that knows where training is: it counts what was trained on, not what workers fetched, nor what
-somebody looked at.
+"""torch's DataLoader with an exact position in the data.
 
-A batch counts when the next one is asked for, or when its step is reported (`state_dict`, `trained`). While a loop
-holds it, `position` is that behind it; a loop that is left before gives it back, and it comes again.
+It counts what was trained on, not what workers fetched, nor what somebody looked at. A batch counts when the next one
+is asked for, or when its step is reported (`state_dict`, `trained`). While a loop holds it, `position` is that behind
+it; a loop that is left before gives it back, and it comes again. A training program makes an `ElasticLoader` and passes
+it to `State(loader=loader)`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from hyperpod_kit.data import lost_storage
+from hyperpod_kit.data import storage_outage
 from hyperpod_kit.data.accelerated import AcceleratedLoop
-from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
-from hyperpod_kit.data.bijection import mixed
-from hyperpod_kit.data.default_order import line_of, order_in, order_of
-from hyperpod_kit.data.kept_whole import EpochsOfOthers, WholeBatches
-from hyperpod_kit.data.ledger import SampleLedger
+from hyperpod_kit.data.bijection import mix_key
+from hyperpod_kit.data.default_order import describe_order, order_of, order_of_state
+from hyperpod_kit.data.loader_guard import EpochSetter, GuardedBatches
 from hyperpod_kit.data.mix import data_digest
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
+from hyperpod_kit.data.prefetch_hint import ComingSamples
+from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
-from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
+from hyperpod_kit.data.workers import POLL_SECONDS, WorkerStart, watched_batches
 from hyperpod_kit.errors import CheckpointError, DataError
 from hyperpod_kit.system.data_wait import LOOP
 
@@ -39,6 +40,13 @@ log = logging.getLogger("hyperpod_kit.data")
 STATE = "hpk-position/1"
 STUCK = 600.0
 _WORD = (1 << 64) - 1
+
+
+def _rank_of_process_group() -> tuple[int, int]:
+    """(rank, ranks) of torch.distributed; a single one without."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
 
 
 class HeldBatch(NamedTuple):
@@ -56,35 +64,75 @@ class LoopState:
     whether it was said that a batch comes again, whether the loader is one that Accelerate has prepared, how many
     samples of the batch are fillers."""
 
-    held: HeldBatch | None = None
+    held_batch: HeldBatch | None = None
     jumped: bool = True
     turn: int = 0
-    said: bool = False
+    warned: bool = False
     prepared: bool = False
     fillers: int = 0
 
 
 class ElasticLoader(DataLoader[Any]):
-    """A DataLoader over a map-style data set: each sample once an epoch, whoever is killed, on any number of ranks.
+    """A DataLoader over a map-style data set: each sample once an epoch, across restarts, on any number of ranks.
 
-    `State(loader=loader)` keeps its position with the weights; restored, it goes on with the first sample that no step
-    in the checkpoint has had, on as many ranks and workers as there are now. `batch_size` is of one rank. Without
-    `order` the samples are shuffled by `seed`. `rank` and `ranks` are those of torch.distributed, unless they are
-    given (with tensor parallelism: the rank among those that get other data). `last` says what becomes of the samples
-    that do not fill a step at the end of an epoch. `epochs`: after so many there are no more batches. `ledger`: a
-    directory in which every rank notes what it received (`hyperpod-kit data verify-ledger`), `launch` what tells this
-    start from others there, the same on all ranks; default: what Slurm, `job run` or torchrun say.
-    A worker that dies, or gives nothing for `timeout` seconds (default 600), is replaced with all others, and the
-    batches that the trainer has not received come again from the new ones, in the same order.
+    `State(loader=loader)` saves its position with the weights. Restored, it continues with the first sample that no
+    step in the checkpoint has had, on as many ranks and workers as there are now.
+
     A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
-    `trained()`. A loop that is left before gives its last batch back, so that to look at one loses none. Of several
-    iterators only the one that was begun last goes on; an older one raises DataError.
-    Without `order`, a position that another release saved goes on in the default order of that release.
+    `trained()`. A loop that is left before gives its last batch back: it comes again, so looking at a batch loses none.
+    Of several iterators only the one that was begun last continues; an older one raises DataError.
+
+    A worker that dies, or returns nothing for `timeout` seconds, is replaced together with all others, and the batches
+    that the trainer has not received come again from the new ones, in the same order. The fourth such failure in a row
+    without a batch raises DataUnavailable.
+
     Programs that would build another loader of its parts get it whole (Accelerate, Lightning, Fabric), or DataError at
     their first batch.
-    `on_bad="skip"`: in the place of a record that cannot be decoded (BadRecord) comes the next good one of the data, up
-    to `most_bad` times a rank; they are counted (`bad_records`) and noted in the ledger.
-    Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
+
+    Args:
+        dataset: A map-style data set with a length: an IndexedDataset, MixDataset, PackedDataset, or any other.
+        batch_size: How many samples one rank receives in a step. Default: 1.
+        order: Which sample is at which position. None: shuffled by `seed`, as `order_of` chooses; a position that
+            another release saved then continues in the default order of that release.
+        seed: Of the order, where none is given. Default: 0.
+        rank: This rank, from 0. None: that of torch.distributed. Give it with tensor parallelism: the rank among those
+            that get other data.
+        ranks: How many ranks there are, as for `rank`. None: as many as torch.distributed has, else 1.
+        last: What becomes of the samples that do not fill a step at the end of an epoch: a `Last`, or its value.
+            Default: "pad".
+        epochs: After how many epochs there are no more batches. None: never.
+        ledger: A directory in which every rank notes what it received, for `hyperpod-kit data verify-ledger`. None:
+            nothing is noted.
+        launch: What tells this start from others in the ledger, the same on all ranks. None: what the environment of
+            Slurm, `job run` or torchrun has for it.
+        on_bad: "raise": a record that cannot be decoded raises BadRecord. "skip": the next good one of the data comes
+            in its place; such records are counted (`bad_records`) and noted in the ledger. Default: "raise".
+        most_bad: How many bad records a rank passes over before it raises BadRecord. Default: 100.
+        **options: DataLoader's other arguments: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
+            `timeout` is 600 seconds by default.
+
+    Raises:
+        ValueError: An argument is out of its range; an epoch has no step with `last="drop"`; `on_bad="skip"` is given
+            for a data set that decodes no records; or nothing names the launch of several ranks for the ledger.
+        DataUnavailable: The file that the default order of Parquet needs cannot be read for now.
+        OSError: The ledger's directory cannot be made, or that file cannot be read.
+
+    Example:
+        With a `dataset`, a `model` and a function `train_step`:
+
+            from hyperpod_kit.checkpoint import Manager, State
+            from hyperpod_kit.data import ElasticLoader
+
+            loader = ElasticLoader(dataset, batch_size=4, seed=1)
+            state = State(model, loader=loader)
+            with Manager("/tmp/run", every=10) as manager:
+                step = manager.restore(state).next_step
+                for epoch in range(loader.epoch, 2):
+                    for batch in loader:
+                        train_step(batch)
+                        manager.step(step, state)
+                        step += 1
+                manager.save(step - 1, state, on_busy="wait")
     """
 
     def __init__(
@@ -104,28 +152,28 @@ class ElasticLoader(DataLoader[Any]):
         most_bad: int = 100,
         **options: Any,
     ) -> None:
-        lost_storage.ends_with_its_code()
-        here = dist.is_available() and dist.is_initialized()
+        storage_outage.install_exit_hook()
+        default_rank, default_ranks = _rank_of_process_group()
         self._elastic = ElasticBatchSampler(
             order if order is not None else order_of(dataset, seed),
             batch_size,
-            rank=rank if rank is not None else dist.get_rank() if here else 0,
-            ranks=ranks if ranks is not None else dist.get_world_size() if here else 1,
+            rank=rank if rank is not None else default_rank,
+            ranks=ranks if ranks is not None else default_ranks,
             last=Last(last),
             may_change=order is None,
         )
-        self._stuck = float(options.pop("timeout", 0) or STUCK)
+        self._stuck_after = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
-            options["timeout"] = min(LOOK, self._stuck)
+            options["timeout"] = min(POLL_SECONDS, self._stuck_after)
         self._data = data_digest(dataset)
         self._epochs = epochs
         self._loop = LoopState()
         sampler = self._elastic
-        self._ledger = ledger and SampleLedger(
+        self._ledger = ledger and SampleLog(
             ledger,
             rank=sampler.rank,
             ranks=sampler.ranks,
-            meant={"last": sampler.course.last.value, **self._meant()},
+            meant={"last": sampler.course.last.value, **self._identity()},
             launch=launch,
         )
         self._bad: BadCount | None = None
@@ -139,57 +187,84 @@ class ElasticLoader(DataLoader[Any]):
         self._init = options.get("worker_init_fn")
         # torch draws a seed for its workers from the trainer's generator, at each iterator: a restart would shift all
         # that the trainer draws after it, its dropout for one.
-        self._seeds = None if options.get("generator") is not None else torch.Generator()
-        options["generator"] = options.get("generator") or self._seeds
-        self._epochs_of_others = EpochsOfOthers(self)
-        super().__init__(typed, batch_sampler=WholeBatches(self._elastic), **options)
-        self._say_block()
+        self._seeds: torch.Generator | None = None
+        if options.get("generator") is None:
+            self._seeds = options["generator"] = torch.Generator()
+        self._epochs_of_others = EpochSetter(self)
+        super().__init__(typed, batch_sampler=GuardedBatches(self._elastic), **options)
+        self._announce_block()
 
     # --- position -----------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """Samples that the trainer has received since the first epoch, on all ranks together: also those of the batch
-        that its loop holds."""
-        return self._loop.held.batch.step.after if self._loop.held is not None else self._elastic.position
+        """How many samples the trainer has received since the first epoch, on all ranks together.
+
+        Those of the batch that the loop holds count too.
+        """
+        if self._loop.held_batch is None:
+            return self._elastic.position
+        return self._loop.held_batch.batch.step.after
 
     def trained(self) -> None:
-        """The batch that the loop holds is trained on: it counts, also where the loop is left now."""
-        held, self._loop.held = self._loop.held, None
-        if held is None:
+        """Report that the batch that the loop holds is trained on: it counts, even when the loop is left now.
+
+        Example:
+            With a `loader` and a function `train_step`:
+
+                for batch in loader:
+                    train_step(batch)
+                    if loader.position >= 8:
+                        loader.trained()
+                        break
+        """
+        batch, self._loop.held_batch = self._loop.held_batch, None
+        if batch is None:
             return
         if self._ledger:
-            samples = held.batch.samples.tolist()
-            self._ledger.received(held.batch.step, samples, [number for number, _ in held.bad])
-        self._elastic.position = held.batch.step.after
+            samples = batch.batch.samples.tolist()
+            self._ledger.received(batch.batch.step, samples, [number for number, _ in batch.bad])
+        self._elastic.position = batch.batch.step.after
 
     @property
     def sample_order(self) -> SampleOrder:
-        """Which sample comes when."""
+        """The order: which sample is at which position."""
         return self._elastic.order
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
+        """The epoch that the next batch is of, from 0."""
         return self._elastic.course.epoch(self.position)
 
     @property
     def remaining(self) -> int:
-        """Steps from here to the end of the epoch."""
+        """How many steps there are from here to the end of the epoch."""
         return self._elastic.course.steps_left(self.position, self._elastic.group)
 
     @property
     def fillers(self) -> int:
-        """How many samples at the end of the batch just received were there before in this epoch."""
+        """How many samples at the end of the batch just received came before in this epoch."""
         return self._loop.fillers
 
     @property
     def bad_records(self) -> int:
         """How many bad records this rank has passed over since its start."""
-        return self._bad.count if self._bad is not None else 0
+        if self._bad is None:
+            return 0
+        return self._bad.count
 
     def position_of(self, state: Mapping[str, Any]) -> int:
-        """The position in a `state_dict()`. Raises CheckpointError for none: its checkpoint is not valid."""
+        """Read the position in a `state_dict()`.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Returns:
+            The position.
+
+        Raises:
+            CheckpointError: It holds no position that this release reads: its checkpoint is not valid.
+        """
         position = state.get("position")
         if state.get("format") != STATE or type(position) is not int or position < 0:
             raise CheckpointError(
@@ -199,23 +274,43 @@ class ElasticLoader(DataLoader[Any]):
         return position
 
     def refuse_other(self, state: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for a position in other data or in another order, with both.
+        """Check that a position is one in this loader's data and order.
 
-        The default order is no other one where another release had another default: see `order_in`.
+        The default order counts as the same where another release had another default: see `order_in`.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Raises:
+            CheckpointError: The position is in other data or in another order; the message names both.
         """
-        expected = self._meant(self._order_for(state))
+        expected = self._identity(self._order_for(state))
         other = {name: (state.get(name), value) for name, value in expected.items() if state.get(name) != value}
         if other:
-            said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
+            differences = "; ".join(
+                f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items())
+            )
             raise CheckpointError(
-                f"the checkpoint's position is in other data, or in another order: {said}",
-                hint=f"give the loader the index of the run that saved it, and its order: {line_of(state)}",
+                f"the checkpoint's position is in other data, or in another order: {differences}",
+                hint=f"give the loader the index of the run that saved it, and its order: {describe_order(state)}",
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; nothing where the position is in it already, as after a restore.
+        """Go to the beginning of an epoch; where the position is in it already, as after a restore, nothing changes.
 
-        Raises ValueError for an epoch that has passed: its samples would come again.
+        Args:
+            epoch: The epoch, from 0.
+
+        Raises:
+            ValueError: The epoch has passed: its samples would come again.
+
+        Example:
+            With a `loader` and a function `train_step`:
+
+                for epoch in range(loader.epoch, 2):
+                    loader.set_epoch(epoch)
+                    for batch in loader:
+                        train_step(batch)
         """
         if epoch == self.epoch:
             return
@@ -224,61 +319,77 @@ class ElasticLoader(DataLoader[Any]):
                 f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
                 "begin the loop there: for epoch in range(loader.epoch, epochs)"
             )
-        self._go_to(epoch * self._elastic.course.samples)
+        self._move_to(epoch * self._elastic.course.samples)
 
-    def _begun(self, *, anew: bool) -> Iterator[Any]:
+    def _start_iterator(self, *, anew: bool) -> Iterator[Any]:
         """torch's iterator over what the trainer has not received."""
         if anew:
             self._iterator = None
         if self._seeds is not None:
-            self._seeds.manual_seed(mixed(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
+            self._seeds.manual_seed(mix_key(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
         context = self.multiprocessing_context or multiprocessing
         if context.get_start_method() != "forkserver":  # whose children are not this process's
             if not isinstance(self.worker_init_fn, WorkerStart):
                 self._init = self.worker_init_fn  # Lightning sets one of its own
             self.worker_init_fn = WorkerStart(self._init)
-        whole: Any = self.batch_sampler
-        with whole.opened():
+        guarded_batches: Any = self.batch_sampler
+        with guarded_batches.allowed():
             return super().__iter__()
 
-    def _go_to(self, position: int) -> None:
-        self._loop.held = None
+    def _move_to(self, position: int) -> None:
+        self._loop.held_batch = None
         self._elastic.position = position
         self._loop.jumped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in. The batch that the loop holds is trained on, from now on."""
+        """Return the position, and what it is a position in, for a checkpoint.
+
+        The batch that the loop holds is trained on, from now on.
+
+        Returns:
+            What `load_state_dict` takes: plain values.
+        """
         self.trained()
-        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
+        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position. Raises CheckpointError for one that is none, or in other data or another order."""
+        """Go to a position.
+
+        Args:
+            state: What `state_dict` returned, of a loader on any number of ranks and workers.
+
+        Raises:
+            CheckpointError: It holds no position, or one in other data or in another order.
+        """
         position = self.position_of(state)
         self.refuse_other(state)
-        self._epochs_of_others.begin_anew()
-        self._take(self._order_for(state))
-        self._go_to(position)
+        self._epochs_of_others.reset()
+        self._replace_order(self._order_for(state))
+        self._move_to(position)
 
     def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
         """The order in which a position goes on: one that was given, or the position's own."""
-        return order_in(state, self._elastic.order) if self._elastic.may_change else self._elastic.order
+        if not self._elastic.may_change:
+            return self._elastic.order
+        order: SampleOrder = order_of_state(state, self._elastic.order)
+        return order
 
-    def _take(self, order: SampleOrder) -> None:
+    def _replace_order(self, order: SampleOrder) -> None:
         """Another order of the same samples, until another position is loaded."""
         if order == self._elastic.order:
             return
         self._elastic.take(order)
-        self._say_block()
+        self._announce_block()
         if self._ledger:
-            self._ledger.mean(self._meant(order))
+            self._ledger.update_head(self._identity(order))
 
-    def _say_block(self) -> None:
+    def _announce_block(self) -> None:
         """To a data set that reads a block of the order at once."""
         read_by = getattr(self.dataset, "read_by", None)
         if read_by is not None and isinstance(self._elastic.order, ShuffledOrder):
             read_by(self._elastic.order.block)
 
-    def _meant(self, order: SampleOrder | None = None) -> dict[str, Any]:
+    def _identity(self, order: SampleOrder | None = None) -> dict[str, Any]:
         return {"data": self._data, **(order or self._elastic.order).described()}
 
     # --- batches ------------------------------------------------------------------------------------------------
@@ -288,7 +399,7 @@ class ElasticLoader(DataLoader[Any]):
         return len(self._elastic)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
-        self._loop.held = None  # an older iterator's
+        self._loop.held_batch = None  # an older iterator's
         if self._epochs is not None and self.epoch >= self._epochs:
             return
         self._loop.turn += 1
@@ -296,13 +407,17 @@ class ElasticLoader(DataLoader[Any]):
         if self._ledger and self._loop.jumped:
             self._ledger.begin(self.position)
         self._loop.jumped = False
-        loop = AcceleratedLoop(self) if self._loop.prepared else None
+        loop = None
+        if self._loop.prepared:
+            loop = AcceleratedLoop(self)
         empty = True
         try:
-            for received, held in self._received():
+            for received, batch in self._receive():
                 empty = False
-                self._loop.held = held
-                yield loop.given(received, last=self._elastic.course.is_last(held.batch.step)) if loop else received
+                self._loop.held_batch = batch
+                if loop is not None:
+                    received = loop.deliver(received, last=self._elastic.course.is_last(batch.batch.step))
+                yield received
                 self._refuse_older(turn)
                 if self._loop.jumped:
                     return  # the position was set in the loop's body
@@ -311,18 +426,18 @@ class ElasticLoader(DataLoader[Any]):
             if loop:
                 loop.end()
             if turn == self._loop.turn:
-                self._left()
+                self._on_loop_end()
         if empty:
             # What was left of the epoch is no step of so many ranks.
-            self._go_to((self.epoch + 1) * self._elastic.course.samples)
+            self._move_to((self.epoch + 1) * self._elastic.course.samples)
 
-    def _received(self) -> Iterator[tuple[Any, HeldBatch]]:
+    def _receive(self) -> Iterator[tuple[Any, HeldBatch]]:
         """Batches from the position to the end of its epoch."""
         expected = self._elastic.batches(self.position)
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        batches = watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck)
+        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck_after)
         first = True
         for received in LOOP.measured(batches):
             batch = next(expected)
@@ -336,18 +451,18 @@ class ElasticLoader(DataLoader[Any]):
             yield received, HeldBatch(batch, bad, first)
             first = False
 
-    def _left(self) -> None:
+    def _on_loop_end(self) -> None:
         """The loop has ended: what it held and nobody said to be trained on comes again. Behind the last batch of an
         epoch nothing can be asked for, so it counts, unless it was all that the loop had."""
-        held = self._loop.held
-        if held is None:
+        batch = self._loop.held_batch
+        if batch is None:
             return
-        if not held.first and self._elastic.course.is_last(held.batch.step):
+        if not batch.first and self._elastic.course.is_last(batch.batch.step):
             self.trained()
             return
-        self._loop.held = None
-        if not held.first and not self._loop.said:
-            self._loop.said = True
+        self._loop.held_batch = None
+        if not batch.first and not self._loop.warned:
+            self._loop.warned = True
             log.warning(
                 "a loop over the loader was left with a batch in hand, which comes again: loader.trained(), or a save, "
                 "before the break says that it was trained on"
@@ -363,8 +478,8 @@ class ElasticLoader(DataLoader[Any]):
     # --- what other programs ask for -----------------------------------------------------------------------------
 
     @property  # torch sets one that gives all samples in a row
-    def sampler(self) -> EpochsOfOthers:
-        """See EpochsOfOthers."""
+    def sampler(self) -> EpochSetter:
+        """See EpochSetter."""
         return self._epochs_of_others
 
     @sampler.setter

@@ -1,4 +1,7 @@
-"""Megatron's indexed data set, `PREFIX.bin` and `PREFIX.idx`: written as Megatron and NeMo read it, and read here."""
+"""Megatron's indexed data set, `PREFIX.bin` and `PREFIX.idx`: written as Megatron and NeMo read it, and read here.
+
+`hyperpod-kit data tokenize` calls `write`; a training program makes `MegatronTokens`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.block_cuts import BlockCuts
-from hyperpod_kit.data.reading.bounded import ANSWER
-from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
+from hyperpod_kit.data.reading.coalesced_reads import MEMORY
 from hyperpod_kit.data.reading.ranges import RangeReader
-from hyperpod_kit.data.reading.windows import MEMORY
+from hyperpod_kit.data.reading.retrying_reader import PATIENCE, RetryingFiles
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import files
@@ -31,7 +34,7 @@ def type_for(vocabulary: int) -> Any:
     return np.uint16 if vocabulary < 65_500 else np.int32
 
 
-def write(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> tuple[int, int]:
+def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> tuple[int, int]:
     """Write the documents; (documents, tokens). The index takes its place last: until then there is no data set."""
     kind = np.dtype(type_for(vocabulary))
     lengths: list[int] = []
@@ -48,7 +51,7 @@ def write(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> t
 
 
 def _write_index(stream: BinaryIO, lengths: npt.NDArray[np.int32], kind: np.dtype[Any]) -> None:
-    code = next(code for code, one in _CODES.items() if one == kind)
+    code = next(code for code, token_type in _CODES.items() if token_type == kind)
     pointers = np.zeros(len(lengths), np.int64)
     np.cumsum(lengths[:-1].astype(np.int64) * kind.itemsize, out=pointers[1:])
     stream.write(_MAGIC + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1))
@@ -67,10 +70,37 @@ class TokensFile(NamedTuple):
 
 
 class MegatronTokens:
-    """The documents of a data set by their numbers, int64. For PackedDataset: `encode` is None, `lengths` are the data
-    set's own. Read as IndexedDataset reads: `patience`, `answer`, `elsewhere` and `memory` are explained there.
+    """The documents of a Megatron data set by their numbers, as int64 tokens.
 
-    Raises DataError for what is no data set, or is not whole; in training ChangedFile and DataUnavailable."""
+    For PackedDataset `encode` is None, and `lengths` are the data set's own. Reading raises ChangedFile and
+    DataUnavailable, as of IndexedDataset.
+
+    Args:
+        prefix: The path of both files without `.bin` and `.idx`.
+        memory: How many bytes of the file each process keeps. Default: 128 MiB.
+        patience: See IndexedDataset. Default: 300 seconds.
+        answer: See IndexedDataset. Default: 30 seconds.
+        elsewhere: See IndexedDataset. None: nowhere.
+
+    Attributes:
+        prefix: As given.
+        lengths: How many tokens each document has, int32.
+        bytes: How large the `.bin` is.
+        data: A digest of the documents' lengths and places.
+
+    Raises:
+        NoData: A file is not there.
+        DataError: The files are no data set, or not whole.
+
+    Example:
+        With the `prefix` of a data set that `hyperpod-kit data tokenize` has written:
+
+            from hyperpod_kit.data import ElasticLoader, MegatronTokens, PackedDataset, order_of
+
+            tokens = MegatronTokens(prefix)
+            packed = PackedDataset(tokens, None, tokens.lengths, window=128, order=order_of(tokens, seed=1))
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows)
+    """
 
     def __init__(
         self,
@@ -78,18 +108,18 @@ class MegatronTokens:
         *,
         memory: int = MEMORY,
         patience: float = PATIENCE,
-        answer: float = ANSWER,
+        answer: float = REPLY_SECONDS,
         elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self.prefix = prefix
         try:
-            with open(f"{prefix}.idx", "rb", opener=files.at_once) as stream:
+            with open(f"{prefix}.idx", "rb", opener=files.open_nonblocking) as stream:
                 head = stream.read(len(_MAGIC) + 25) or b""  # of a fifo to which nobody writes there is nothing
                 if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
                     raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")
                 version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
                 rest = stream.read(12 * min(count, os.fstat(stream.fileno()).st_size // 12))
-            found = os.stat(f"{prefix}.bin")
+            status = os.stat(f"{prefix}.bin")
         except FileNotFoundError as err:
             raise NoData(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None
         if version != 1 or code not in _CODES or len(rest) != 12 * count:
@@ -97,44 +127,68 @@ class MegatronTokens:
         self.lengths = np.frombuffer(rest, "<i4", count)
         self._pointers = np.frombuffer(rest, "<i8", count, 4 * count)
         self._kind = np.dtype(_CODES[code])
-        wanted = int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize
-        if found.st_size != wanted:
-            raise DataError(f"{prefix}.bin has {found.st_size} bytes, expected {wanted}")
-        if count and (int(self.lengths.min()) < 0 or not _fit(self._pointers, self.lengths, self._kind, wanted)):
+        expected_size = int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize
+        if status.st_size != expected_size:
+            raise DataError(f"{prefix}.bin has {status.st_size} bytes, expected {expected_size}")
+        if count and (
+            int(self.lengths.min()) < 0 or not _lie_inside(self._pointers, self.lengths, self._kind, expected_size)
+        ):
             raise DataError(f"{prefix}.idx: documents that do not lie in {prefix}.bin")
         self.data = hashlib.blake2b(rest, digest_size=16).hexdigest()
-        self._file = TokensFile(f"{prefix}.bin", found.st_size, found.st_mtime_ns)
+        self._file = TokensFile(f"{prefix}.bin", status.st_size, status.st_mtime_ns)
         self._reading = (memory, patience, dict(elsewhere or {}), answer)
         self._ranges: RangeReader | None = None
-        self.bytes = wanted
+        self.bytes = expected_size
         self._cuts = BlockCuts(self)
         self._among = 1
 
     @property
     def index(self) -> MegatronTokens:
-        """What says which data this is: itself."""
+        """What identifies the data: the data set itself."""
         return self
 
     def block_for(self, size: int = 1 << 20) -> int:
-        """How many documents are about `size` bytes, at least 16."""
+        """Compute how many documents have about `size` bytes.
+
+        Args:
+            size: Bytes. Default: 1 MiB.
+
+        Returns:
+            The number, 16 at least and 8192 at most.
+        """
         mean = max(1, int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize // max(1, len(self)))
         return int(min(max(16, size // mean), 8192))
 
     def read_by(self, block: int) -> None:
-        """So many documents are read together, from then on."""
+        """Read so many documents together from now on; PackedDataset calls it with the block of its order.
+
+        Args:
+            block: How many.
+        """
         self._cuts.read_by(block)
 
     def one_of(self, sets: int) -> None:
-        """See IndexedDataset."""
+        """Share the limits of open files and memory with the other sets of a mix.
+
+        Args:
+            sets: How many sets the mix has.
+        """
         self._among, self._ranges = sets, None
 
     @property
     def firsts(self) -> Numbers:
-        """The first document of each file."""
+        """The number of the first document of each file: there is one file."""
         return np.zeros(1, np.int64)
 
     def places(self, documents: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """(start, length) of documents in bytes."""
+        """Locate documents.
+
+        Args:
+            documents: The numbers of documents, or a slice of them.
+
+        Returns:
+            (start, length) of each, in bytes of the `.bin`.
+        """
         return self._pointers[documents], self.lengths[documents].astype(np.int64) * self._kind.itemsize
 
     def __len__(self) -> int:
@@ -144,22 +198,35 @@ class MegatronTokens:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-        """Several documents, in the order asked for."""
+        """Read several documents.
+
+        Args:
+            numbers: Their numbers.
+
+        Returns:
+            The tokens of each, in that order.
+
+        Raises:
+            ChangedFile: The `.bin` is not the one that was opened first.
+            DataUnavailable: Bytes cannot be read from storage, and everything was tried.
+        """
         if self._ranges is None:
-            memory, patience, elsewhere, answer = self._reading
-            files = PatientFiles(patience, elsewhere, answer=answer)
+            memory, patience, elsewhere, reply_timeout = self._reading
+            files = RetryingFiles(patience, elsewhere, reply_timeout=reply_timeout)
             files.cuts, files.among = self._cuts, self._among
             self._ranges = RangeReader(files, memory)
-        asked = np.asarray(numbers, dtype=np.int64)
-        lengths = self.lengths[asked].astype(np.int64) * self._kind.itemsize
-        found = self._ranges.several(lambda _: self._file, asked, np.zeros_like(asked), self._pointers[asked], lengths)
-        return [np.frombuffer(data, self._kind).astype(np.int64) for data in found]
+        requested = np.asarray(numbers, dtype=np.int64)
+        lengths = self.lengths[requested].astype(np.int64) * self._kind.itemsize
+        documents = self._ranges.read_several(
+            lambda _: self._file, requested, np.zeros_like(requested), self._pointers[requested], lengths
+        )
+        return [np.frombuffer(data, self._kind).astype(np.int64) for data in documents]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ranges": None}
 
 
-def _fit(pointers: Numbers, lengths: npt.NDArray[np.int32], kind: np.dtype[Any], size: int) -> bool:
+def _lie_inside(pointers: Numbers, lengths: npt.NDArray[np.int32], kind: np.dtype[Any], size: int) -> bool:
     """Whether each document lies inside a file of so many bytes."""
     ends = pointers + lengths.astype(np.int64) * kind.itemsize
     return int(pointers.min()) >= 0 and int(ends.max()) <= size

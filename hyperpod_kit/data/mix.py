@@ -1,9 +1,13 @@
-"""Several data sets in one, each with its share: which one is next follows from the position alone, and each goes
-through its own epochs, every sample once in each of them.
+"""Several data sets in one, each with its share.
+
+Which one is next follows from the position alone, and each goes through its own epochs, every sample once in each of
+them.
 
 An epoch of a set is its own: as many of its samples as it has, in an order of that epoch, drawn one after another at
 its places in the mix. A set of 777 samples with half of the mix begins its second epoch after 1,554 samples of the mix,
 wherever an epoch of the mix ends.
+
+A program makes a `MixDataset` of the data sets and a `MixOrder` of their orders, and gives both to an `ElasticLoader`.
 """
 
 from __future__ import annotations
@@ -16,25 +20,45 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.even_draw import EvenDraw
 from hyperpod_kit.data.order import SampleOrder
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_WORDS = 2000
+_MAX_DESCRIPTION = 2000
 """Of a mix's description; a longer one is a digest, as it is written into each checkpoint."""
 
 
 class MixOrder:
-    """Samples of several orders by their shares. An epoch of the mix is `samples` long, and orders go on over its end.
+    """Samples of several orders by their shares.
 
-    Each set has its share of every stretch: no prefix has a sample of it too many or too few, and no window two.
-    `shares` may be any numbers above 0, of which none is less than a millionth of their sum. `seed`: which of sets
-    that are equally due comes first.
+    Each set has its share of every stretch: no prefix has a sample of it too many or too few, and no window two. The
+    orders continue over the end of an epoch of the mix.
 
     The numbers are those of a MixDataset: each data set's begin where the ones before it end. Windows, which are
-    numbered over all epochs, go on behind the last of them, in turn.
+    numbered over all epochs, continue behind the last of them, in turn.
+
+    Args:
+        orders: The order of each data set, of a PackedDataset its `windows`.
+        shares: The share of each, any numbers above 0, of which none is less than a millionth of their sum.
+        samples: How many samples an epoch of the mix has.
+        seed: Which of sets that are equally due comes first. Default: 0.
+
+    Attributes:
+        samples: As given.
+
+    Raises:
+        ValueError: There is not one share above 0 for each order, or a share is too small.
+
+    Example:
+        With two data sets, `code` and `prose`:
+
+            from hyperpod_kit.data import ElasticLoader, MixDataset, MixOrder, order_of
+
+            orders = [order_of(code, seed=1), order_of(prose, seed=1)]
+            order = MixOrder(orders, [0.3, 0.7], samples=1000)
+            loader = ElasticLoader(MixDataset({"code": code, "prose": prose}), batch_size=4, order=order)
     """
 
     def __init__(self, orders: Sequence[SampleOrder], shares: Sequence[float], *, samples: int, seed: int = 0) -> None:
@@ -48,33 +72,47 @@ class MixOrder:
 
     @property
     def shares(self) -> list[float]:
-        """Of the whole, as they are drawn."""
+        """The share of each set in the whole, as they are drawn."""
         return self._draw.shares
 
     def described(self) -> dict[str, Any]:
-        """See SampleOrder."""
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         parts = [sorted((name, value) for name, value in order.described().items()) for order in self._orders]
-        words = repr((parts, self._draw.weights.tolist(), self._seed))
-        if len(words) > _WORDS:
-            words = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-        return {"order": "mix", "draw": "even", "samples": self.samples, "mix": words}
+        description = repr((parts, self._draw.weights.tolist(), self._seed))
+        if len(description) > _MAX_DESCRIPTION:
+            description = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
+        return {"order": "mix", "draw": "even", "samples": self.samples, "mix": description}
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        """See SampleOrder."""
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
         sets, places = self._draw.at(positions + epoch * self.samples)
         by_set = np.argsort(sets, kind="stable")
-        found = np.empty_like(positions)
-        for mine in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
-            if len(mine):
-                found[mine] = self._of_set(int(sets[mine[0]]), places[mine])
-        return found
+        samples = np.empty_like(positions)
+        for positions_of_set in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
+            if len(positions_of_set):
+                samples[positions_of_set] = self._samples_of_set(
+                    int(sets[positions_of_set[0]]), places[positions_of_set]
+                )
+        return samples
 
-    def _of_set(self, number: int, places: Numbers) -> Numbers:
+    def _samples_of_set(self, number: int, places: Numbers) -> Numbers:
         """The mix's numbers of the samples at places of one set, which go on over its epochs."""
         order = self._orders[number]
         epochs = places // order.samples
         inside = np.empty_like(places)
-        for epoch in distinct(epochs).tolist():
+        for epoch in unique_values(epochs).tolist():
             here = epochs == epoch
             inside[here] = order.at(epoch, places[here] % order.samples)
         later = (inside - order.samples) * len(self._orders) + number + self._total
@@ -83,25 +121,42 @@ class MixOrder:
 
 
 class MixDataset:
-    """Several data sets, by numbers that go through all of them."""
+    """Several data sets, by numbers that go through all of them.
+
+    The same data under two names is warned about in the log: its samples come by both shares.
+
+    Args:
+        datasets: The data sets by their names, in the order of the MixOrder.
+
+    Attributes:
+        datasets: As given.
+
+    Example:
+        With two data sets, `code` and `prose`:
+
+            from hyperpod_kit.data import MixDataset
+
+            mix = MixDataset({"code": code, "prose": prose})
+            assert len(mix) == len(code) + len(prose)
+    """
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = dict(datasets)
-        self._firsts = np.cumsum([0, *(len(one) for one in self.datasets.values())])
-        for one in self.datasets.values():
-            if hasattr(one, "one_of"):
-                one.one_of(len(self.datasets))
+        self._firsts = np.cumsum([0, *(len(dataset) for dataset in self.datasets.values())])
+        for dataset in self.datasets.values():
+            if hasattr(dataset, "one_of"):
+                dataset.one_of(len(self.datasets))
         _warn_of_same(self.datasets)
 
     @property
     def decodes(self) -> bool:
-        """See IndexedDataset."""
-        return all(getattr(one, "decodes", False) for one in self.datasets.values())
+        """Whether the numbers of all sets are those of records, each of which is good or bad by itself."""
+        return all(getattr(dataset, "decodes", False) for dataset in self.datasets.values())
 
     @property
     def digest(self) -> str:
-        """What says which data this is, of all of them; "" for those that do not say it."""
-        return " ".join(f"{name}:{data_digest(one)}" for name, one in self.datasets.items())
+        """What identifies the data of all sets; the part of a set without a digest is empty."""
+        return " ".join(f"{name}:{data_digest(dataset)}" for name, dataset in self.datasets.items())
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -110,20 +165,27 @@ class MixDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Several samples, in the order asked for."""
-        asked = np.asarray(numbers, dtype=np.int64)
-        later, turn = np.divmod(asked - len(self), len(self.datasets))
-        which = np.where(asked < len(self), np.searchsorted(self._firsts, asked, side="right") - 1, turn)
-        asked = np.where(asked < len(self), asked, self._firsts[which + 1] + later)
-        found: list[Any] = [None] * len(asked)
+        """Read several samples.
+
+        Args:
+            numbers: Their numbers in the mix.
+
+        Returns:
+            The samples, in that order.
+        """
+        requested = np.asarray(numbers, dtype=np.int64)
+        later, turn = np.divmod(requested - len(self), len(self.datasets))
+        which = np.where(requested < len(self), np.searchsorted(self._firsts, requested, side="right") - 1, turn)
+        requested = np.where(requested < len(self), requested, self._firsts[which + 1] + later)
+        samples_in_order: list[Any] = [None] * len(requested)
         for number, dataset in enumerate(self.datasets.values()):
-            mine = np.flatnonzero(which == number)
-            inside = (asked[mine] - self._firsts[number]).tolist()
+            positions_of_set = np.flatnonzero(which == number)
+            inside = (requested[positions_of_set] - self._firsts[number]).tolist()
             several = getattr(dataset, "__getitems__", None)
-            samples = several(inside) if several else [dataset[one] for one in inside]
-            for place, sample in zip(mine.tolist(), samples, strict=True):
-                found[place] = sample
-        return found
+            samples = several(inside) if several else [dataset[sample_number] for sample_number in inside]
+            for position, sample in zip(positions_of_set.tolist(), samples, strict=True):
+                samples_in_order[position] = sample
+        return samples_in_order
 
 
 def data_digest(dataset: Any) -> str:
@@ -135,14 +197,14 @@ def data_digest(dataset: Any) -> str:
 
 def _warn_of_same(datasets: Mapping[str, Any]) -> None:
     """One set under two names has both shares, and with one seed the same samples come twice in a row."""
-    known: dict[str, str] = {}
+    name_of_data: dict[str, str] = {}
     for name, dataset in datasets.items():
         key = data_digest(dataset) or str(id(dataset))
-        if key in known:
+        if key in name_of_data:
             log.warning(
                 "%r and %r of the mix are the same data: its samples come by both shares; give their orders different "
                 "seeds, or it one share, the sum of both",
-                known[key],
+                name_of_data[key],
                 name,
             )
-        known.setdefault(key, name)
+        name_of_data.setdefault(key, name)

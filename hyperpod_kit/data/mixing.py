@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import permuted
+from hyperpod_kit.data.bijection import permute
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.order import SampleOrder
 
@@ -62,10 +62,12 @@ def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
     samples = order.samples
     size = min(batch, samples)
     parts = min(PARTS, samples)
-    begins = distinct(np.linspace(0, samples - size, _BATCHES).astype(np.int64)).tolist()
-    found = [len(distinct(order.at(0, np.arange(begin, begin + size)) * parts // samples)) for begin in begins]
+    begins = unique_values(np.linspace(0, samples - size, _BATCHES).astype(np.int64)).tolist()
+    counts_of_parts = [
+        len(unique_values(order.at(0, np.arange(begin, begin + size)) * parts // samples)) for begin in begins
+    ]
     absent = (1 - size / samples) ** (samples / parts)
-    return Mixing(size, parts, float(np.mean(found)), parts * (1 - absent))
+    return Mixing(size, parts, float(np.mean(counts_of_parts)), parts * (1 - absent))
 
 
 def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
@@ -77,19 +79,27 @@ def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
         return []
     dataset = IndexedDataset(index, patience=0.0, answer=5.0)
     places = np.linspace(0, index.samples - 2, _PAIRS).astype(np.int64)
-    apart = places[permuted(np.arange(_PAIRS), _PAIRS, seed + 1)]
-    first, next_to, other = (_values(dataset, numbers) for numbers in (places, places + 1, apart))
+    apart = places[permute(np.arange(_PAIRS), _PAIRS, seed + 1)]
+    first, next_to, other = (_values_of(dataset, numbers) for numbers in (places, places + 1, apart))
     names = {name for values in first for name in values}
-    found = [SortedBy(name, _equal(name, first, next_to), _equal(name, first, other)) for name in sorted(names)]
-    return [one for one in found if one.neighbours >= _ALIKE and one.neighbours - one.others >= _APART]
+    candidates = [
+        SortedBy(name, _share_equal(name, first, next_to), _share_equal(name, first, other)) for name in sorted(names)
+    ]
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.neighbours >= _ALIKE and candidate.neighbours - candidate.others >= _APART
+    ]
 
 
-def _values(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
+def _values_of(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
     """Of each sample, by name, what data may be sorted by."""
     files, _, _ = dataset.index.where(numbers)
     folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
-    whole = set(dataset.index.formats) == {"whole"}  # a sample may be large, and is bytes
-    samples = [None] * len(folders) if whole else dataset.__getitems__(numbers.tolist())
+    is_whole = set(dataset.index.formats) == {"whole"}  # a sample may be large, and is bytes
+    samples = [None] * len(folders)
+    if not is_whole:
+        samples = dataset.__getitems__(numbers.tolist())
     return [{"its directory": folder, **_fields(sample)} for folder, sample in zip(folders, samples, strict=True)]
 
 
@@ -106,6 +116,13 @@ def _is_short(value: Any) -> bool:
     return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _LONGEST)
 
 
-def _equal(name: str, some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> float:
-    both = [(one[name], other[name]) for one, other in zip(some, others, strict=True) if name in one and name in other]
-    return sum(one == other for one, other in both) / len(both) if len(both) >= len(some) // 2 else 0.0
+def _share_equal(name: str, some: Sequence[Mapping[str, Any]], other_samples: Sequence[Mapping[str, Any]]) -> float:
+    both = [
+        (first[name], second[name])
+        for first, second in zip(some, other_samples, strict=True)
+        if name in first and name in second
+    ]
+    if len(both) < len(some) // 2:
+        return 0.0
+    equal: int = sum(first == second for first, second in both)
+    return equal / len(both)

@@ -4,6 +4,8 @@ Samples that lie together are a *block*. Blocks are permuted; so many of them as
 side, one sample of each in turn, and each block's own samples are permuted too. So neighbours of the order are from
 many blocks, reads stay inside a few blocks, and with a number of ranks that divides the lanes each block is read by one
 rank. Neither ranks, workers nor the size of a batch is part of it.
+
+`ElasticLoader(order=...)` and `PackedDataset(order=...)` take an order; `order_of` chooses one that fits a data set.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each, permuted, restored
+from hyperpod_kit.data.bijection import Numbers, invert, mix_key, mix_keys, permute
 from hyperpod_kit.data.block_group import LARGEST, BlockGroup
-from hyperpod_kit.data.sections import Sections
+from hyperpod_kit.data.buckets import WeightBuckets
 
 LANES = 48
 """Divided by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 ranks."""
@@ -30,29 +32,66 @@ _GROUPS_KEPT = 2
 
 
 class SampleOrder(Protocol):
-    """What a loader asks of an order."""
+    """What a loader needs of an order; a class of your own with these members is one."""
 
     @property
     def samples(self) -> int:
-        """Of one epoch."""
+        """How many samples an epoch has."""
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        """The samples at these positions (0 <= position < samples) of an epoch."""
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
 
     def described(self) -> dict[str, Any]:
-        """What must be equal for a position to mean the same samples."""
+        """Describe the order: what must be equal for a position to mean the same samples.
+
+        Returns:
+            Names and values, for JSON.
+        """
 
 
 @dataclass(frozen=True)
 class SequentialOrder:
-    """Sample n at position n, in every epoch."""
+    """Sample n at position n, in every epoch.
+
+    Attributes:
+        samples: How many samples an epoch has.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, SequentialOrder
+
+            loader = ElasticLoader(dataset, batch_size=4, order=SequentialOrder(len(dataset)))
+    """
 
     samples: int
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
         return positions
 
     def described(self) -> dict[str, Any]:
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {"order": "sequential", "samples": self.samples}
 
 
@@ -71,33 +110,56 @@ class EpochFacts:
     """Positions before the group behind its own."""
 
 
-class _Kept:
+class _OrderCache:
     """What was worked out last. Another process works it out itself."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, EpochFacts] | None = None
         self.groups: dict[tuple[int, int], BlockGroup] = {}
-        self.asked = False
+        self.has_been_asked = False
 
-    def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
-        return _Kept, ()
+    def __reduce__(self) -> tuple[type[_OrderCache], tuple[()]]:
+        return _OrderCache, ()
 
 
 @dataclass(frozen=True)
 class ShuffledOrder:
-    """Another order in each epoch, from `seed`. `block`: samples that are read together."""
+    """Another order in each epoch, from a seed, in which blocks of neighbouring samples are read side by side.
+
+    ValueError is raised unless `samples`, `block` and `lanes` are 1 at least.
+
+    Attributes:
+        samples: How many samples an epoch has.
+        seed: Another seed gives another order. Default: 0.
+        block: How many neighbouring samples are read together. Default: 1024.
+        lanes: How many blocks are read side by side, one sample of each in turn. Default: 48, which 1, 2, 3, 4, 6, 8,
+            12, 16, 24 and 48 ranks divide, so that each block is read by one rank.
+
+    Example:
+        With an `index` and a `dataset` of it:
+
+            from hyperpod_kit.data import ElasticLoader, ShuffledOrder
+
+            order = ShuffledOrder(len(dataset), seed=1, block=index.block_for(1 << 18), lanes=96)
+            loader = ElasticLoader(dataset, batch_size=4, order=order)
+    """
 
     samples: int
     seed: int = 0
     block: int = 1024
     lanes: int = LANES
-    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
+    _kept: _OrderCache = field(default_factory=_OrderCache, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.block < 1 or self.lanes < 1:
             raise ValueError(f"samples={self.samples}, block={self.block}, lanes={self.lanes}: each must be at least 1")
 
     def described(self) -> dict[str, Any]:
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {
             "order": "shuffled",
             "samples": self.samples,
@@ -107,45 +169,64 @@ class ShuffledOrder:
         }
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        found = self._epoch(epoch)
-        shifted = positions + np.where(positions >= found.end, found.missing, 0)
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
+        epoch_facts = self._epoch(epoch)
+        shifted = positions + np.where(positions >= epoch_facts.end, epoch_facts.missing, 0)
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.asked else _AT_ONCE
-        self._kept.asked = True
+        few = _AT_ONCE
+        if self._kept.has_been_asked:
+            few = _NEIGHBOURS * (len(begins) - 1)
+        self._kept.has_been_asked = True
         if len(positions) < few or self.lanes * self.block > LARGEST:
-            return self._scattered(found, shifted, groups)
+            return self._samples_one_by_one(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
-            lanes, offsets = self._places(found, shifted[begin:end], groups[begin:end])
+            lanes, offsets = self._places(epoch_facts, shifted[begin:end], groups[begin:end])
             samples[begin:end] = self._group(epoch, int(groups[begin])).at(lanes, offsets)
         return samples
 
-    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
-        """See WeighedOrder: a section is a group of blocks that are read side by side."""
-        found = self._epoch(epoch)
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
+        """Sum weights by sections of an epoch: a section is a group of blocks that are read side by side.
+
+        Args:
+            epoch: The epoch, from 0.
+            weights: The weight of each sample, by its number.
+
+        Returns:
+            For each section the positions, and the weight, up to its end.
+        """
+        epoch_facts = self._epoch(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
-        in_order = of_blocks[self._blocks(found, *np.divmod(np.arange(found.blocks), self.lanes))]
-        begins = np.arange(0, found.blocks, self.lanes)
-        ends = np.minimum(begins + self.lanes, found.blocks) * self.block
-        ends[found.group :] -= found.missing
-        return Sections(ends, np.cumsum(np.add.reduceat(in_order, begins)))
+        in_order = of_blocks[self._blocks(epoch_facts, *np.divmod(np.arange(epoch_facts.blocks), self.lanes))]
+        begins = np.arange(0, epoch_facts.blocks, self.lanes)
+        ends = np.minimum(begins + self.lanes, epoch_facts.blocks) * self.block
+        ends[epoch_facts.group :] -= epoch_facts.missing
+        return WeightBuckets(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
     def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
         """The blocks at (group, lane)."""
-        return permuted(groups * self.lanes + lanes, epoch.blocks, epoch.key)
+        return permute(groups * self.lanes + lanes, epoch.blocks, epoch.key)
 
-    def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
         """(group, lane) of the last block."""
-        return divmod(int(restored(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
+        return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
     def _epoch(self, number: int) -> EpochFacts:
         if self._kept.epoch is None or self._kept.epoch[0] != number:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
-            key = mixed(self.seed, number)
-            group, lane = self._place_of_last(key, blocks)
+            key = mix_key(self.seed, number)
+            group, lane = self._group_and_lane_of_last(key, blocks)
             width = min(self.lanes, blocks - group * self.lanes)
             missing = self.block - rest
             end = (group * self.lanes + width) * self.block - missing
@@ -166,27 +247,27 @@ class ShuffledOrder:
             lanes[late] = lane + (lane >= epoch.lane)
         return lanes, offsets
 
-    def _scattered(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
+    def _samples_one_by_one(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
         """The samples at places that are far from each other."""
         lanes, offsets = self._places(epoch, shifted, groups)
         block = self._blocks(epoch, groups, lanes)
-        keys = mixed_each(mixed(epoch.key, 1), block)
-        found = np.empty_like(offsets)
+        keys = mix_keys(mix_key(epoch.key, 1), block)
+        permuted_offsets = np.empty_like(offsets)
         short = block == epoch.blocks - 1
-        found[~short] = permuted(offsets[~short], self.block, keys[~short])
-        found[short] = permuted(offsets[short], epoch.rest, keys[short])
-        return block * self.block + found
+        permuted_offsets[~short] = permute(offsets[~short], self.block, keys[~short])
+        permuted_offsets[short] = permute(offsets[short], epoch.rest, keys[short])
+        return block * self.block + permuted_offsets
 
     def _group(self, number: int, group: int) -> BlockGroup:
         """The blocks that are read side by side, kept while they are read."""
-        found = self._kept.groups.get((number, group))
-        if found is None:
+        block_group = self._kept.groups.get((number, group))
+        if block_group is None:
             epoch = self._epoch(number)
             lanes = np.arange(min(self.lanes, epoch.blocks - group * self.lanes))
             blocks = self._blocks(epoch, np.full_like(lanes, group), lanes)
             counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)
-            found = BlockGroup(blocks * self.block, counts, mixed_each(mixed(epoch.key, 1), blocks))
-            kept = [*self._kept.groups.items(), ((number, group), found)]
+            block_group = BlockGroup(blocks * self.block, counts, mix_keys(mix_key(epoch.key, 1), blocks))
+            kept = [*self._kept.groups.items(), ((number, group), block_group)]
             self._kept.groups.clear()
             self._kept.groups.update(kept[-_GROUPS_KEPT:])
-        return found
+        return block_group

@@ -1,7 +1,8 @@
 """Windows of a fixed number of tokens, packed while training: documents in the epoch's order, one after another.
 
 How many tokens each document has is known (lengths.py), so which documents a window takes is arithmetic: any window is
-made by any rank at any time, and a resume is as exact as with single samples.
+made by any rank at any time, and a resume is as exact as with single samples. A program makes a `PackedDataset` and
+gives an `ElasticLoader` both it and its `windows` as the order.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.buckets import WeightBuckets, buckets_of
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
-from hyperpod_kit.data.sections import Sections, sections_of
 from hyperpod_kit.errors import DataError
 
 _EPOCHS_KEPT = 2
@@ -41,19 +42,46 @@ class WindowOrder:
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
         documents = self._documents.described()
-        own = {"samples": self.samples, "window": self._window, "lengths": self._lengths}
-        return {**documents, "documents": documents["samples"], **own}
+        window_facts = {"samples": self.samples, "window": self._window, "lengths": self._lengths}
+        return {**documents, "documents": documents["samples"], **window_facts}
 
 
 class PackedDataset:
-    """Windows of `window` tokens, int64. An epoch is all documents in the order of `order`, whose tokens that do not
-    fill a last window are left out of it; a document may go on in the next window.
+    """Windows of a fixed number of tokens, int64, packed from documents.
 
-    `dataset`: an IndexedDataset with its `lengths` (see `lengths_of`; what has none is left out), or MegatronTokens
-    with lengths of its own. `encode`: None where the samples are tokens already. Give the loader
-    `order=packed.windows`. `documents`: a window is {"tokens": them, "cu_seqlens": where its documents begin, and its
-    end}, int32, for an attention that stays inside a document; see `packed_batch`. One that goes on from the window
-    before begins at 0 again.
+    An epoch is all documents in the order of `order`. The tokens that do not fill a last window are left out of it; a
+    document may continue in the next window. Give the loader `order=packed.windows`. Reading raises DataError for a
+    document that has not as many tokens as were counted.
+
+    Args:
+        dataset: An IndexedDataset, or MegatronTokens.
+        encode: Returns the tokens of a sample. None: the samples are tokens already.
+        lengths: How many tokens each document has: from `lengths_of` (what has none is left out), or the data set's own
+            of MegatronTokens.
+        window: How many tokens a window has.
+        order: The order of the documents, as `order_of(dataset, seed)`.
+        documents: Whether a window has where its documents begin, for an attention that stays inside a document: it is
+            {"tokens": them, "cu_seqlens": where its documents begin, and its end, int32}, see `packed_batch`. A
+            document that continues from the window before begins at 0 again. False: a window is its tokens.
+
+    Attributes:
+        index: The data set's index.
+        tokens: How many tokens all documents have together.
+        windows: The order to give the loader.
+
+    Raises:
+        DataError: Documents, lengths and order are not of one number, or all documents have fewer tokens than a window.
+
+    Example:
+        With a `dataset`, and a function `encode` from a sample to its tokens:
+
+            from hyperpod_kit.data import ElasticLoader, PackedDataset, lengths_of, order_of
+
+            lengths = lengths_of(dataset, encode, "bytes, v1")
+            packed = PackedDataset(dataset, encode, lengths, window=128, order=order_of(dataset, seed=1))
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows)
+            for windows in loader:
+                assert windows.shape == (2, 128)
     """
 
     def __init__(
@@ -85,12 +113,16 @@ class PackedDataset:
         # Of other lengths, another tokenizer's for one, a window of this number has other tokens.
         digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").data, digest_size=16).hexdigest()
         self.windows = WindowOrder(self.tokens // window, order, window, digest)
-        self._epochs: OrderedDict[int, Sections] = OrderedDict()
+        self._epochs: OrderedDict[int, WeightBuckets] = OrderedDict()
         self._sections: OrderedDict[tuple[int, int], tuple[Numbers, Numbers]] = OrderedDict()
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
 
     def one_of(self, sets: int) -> None:
-        """See IndexedDataset."""
+        """Share the limits of open files and memory with the other sets of a mix.
+
+        Args:
+            sets: How many sets the mix has.
+        """
         if hasattr(self._dataset, "one_of"):
             self._dataset.one_of(sets)
 
@@ -102,20 +134,30 @@ class PackedDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Windows by their numbers since the first epoch: tokens, or dicts of them and of where documents begin."""
-        wanted = [self._documents(number) for number in numbers]
-        self._fetch([document for documents, _ in wanted for document in documents])
-        found: list[Any] = []
-        for documents, skip in wanted:
+        """Read several windows.
+
+        Args:
+            numbers: Their numbers since the first epoch.
+
+        Returns:
+            Tokens, or dicts of them and of where documents begin, in that order.
+
+        Raises:
+            DataError: A document has not as many tokens as were counted.
+        """
+        requested = [self._documents(number) for number in numbers]
+        self._fetch([document for documents, _ in requested for document in documents])
+        windows: list[Any] = []
+        for documents, skip in requested:
             tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
             if self._with_documents:
-                found.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
+                windows.append({"tokens": tokens, "cu_seqlens": self._document_begins(documents, skip)})
             else:
-                found.append(tokens)
-        self._forget()
-        return found
+                windows.append(tokens)
+        self._evict()
+        return windows
 
-    def _begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
+    def _document_begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
         """Where each document of a window begins in it, and the window's end."""
         ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
         return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
@@ -137,43 +179,49 @@ class PackedDataset:
             first = int(np.searchsorted(ends, begin, side="right"))
             last = int(np.searchsorted(ends, end, side="left"))
             if not chosen:
-                skip = begin - (int(ends[first - 1]) if first else self._before(epoch, section))
+                tokens_before = int(ends[first - 1]) if first else self._tokens_before(epoch, section)
+                skip = begin - tokens_before
             some = documents[first : last + 1]
             chosen += some[self._lengths[some] > 0].tolist()
             if end <= int(ends_of_sections[section]):
                 return chosen, skip
             section += 1
 
-    def _before(self, epoch: int, section: int) -> int:
+    def _tokens_before(self, epoch: int, section: int) -> int:
         """Tokens of an epoch before a section."""
-        return int(self._epoch(epoch).weights[section - 1]) if section else 0
+        if not section:
+            return 0
+        return int(self._epoch(epoch).weights[section - 1])
 
-    def _epoch(self, epoch: int) -> Sections:
+    def _epoch(self, epoch: int) -> WeightBuckets:
         """How many documents and tokens there are up to the end of each section of an epoch."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = self._epochs[epoch] = sections_of(self._order, epoch, self._lengths)
+        sections = self._epochs.get(epoch)
+        if sections is None:
+            sections = self._epochs[epoch] = buckets_of(self._order, epoch, self._lengths)
             if len(self._epochs) > _EPOCHS_KEPT:
                 self._epochs.popitem(last=False)
-        return found
+        return sections
 
     def _section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
         """The documents of a section in their order, and where each of them ends among the epoch's tokens."""
-        found = self._sections.get((epoch, section))
-        if found is None:
+        documents_and_ends = self._sections.get((epoch, section))
+        if documents_and_ends is None:
             ends = self._epoch(epoch).positions
-            places = np.arange(int(ends[section - 1]) if section else 0, int(ends[section]), dtype=np.int64)
+            begin = int(ends[section - 1]) if section else 0
+            places = np.arange(begin, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)
-            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._before(epoch, section)
-            found = self._sections[epoch, section] = (documents, tokens)
+            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before(epoch, section)
+            documents_and_ends = self._sections[epoch, section] = (documents, tokens)
             if len(self._sections) > _SECTIONS_KEPT:
                 self._sections.popitem(last=False)
-        return found
+        return documents_and_ends
 
     def _fetch(self, documents: Sequence[int]) -> None:
-        missing = [one for one in dict.fromkeys(documents) if one not in self._encoded]
+        missing = [number for number in dict.fromkeys(documents) if number not in self._encoded]
         for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
-            tokens = np.asarray(sample if self._encode is None else self._encode(sample), dtype=np.int64)
+            if self._encode is not None:
+                sample = self._encode(sample)
+            tokens = np.asarray(sample, dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
                 raise DataError(
                     f"document {document} has {len(tokens)} tokens, and was counted with {self._lengths[document]}",
@@ -183,20 +231,38 @@ class PackedDataset:
         for document in documents:
             self._encoded.move_to_end(document)
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         while len(self._encoded) > _DOCUMENTS_KEPT:
             self._encoded.popitem(last=False)
 
 
 def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, Any]:
-    """A batch of windows of `PackedDataset(…, documents=True)`, as a loader's `collate_fn`: {"tokens", "position_ids"
-    (both of a row a window; places count from the beginning of a document), "cu_seqlens" (int32, of all rows one after
-    another, as flash attention takes them), "max_seqlen"}."""
+    """Join windows of `PackedDataset(..., documents=True)` to a batch, as a loader's `collate_fn`.
+
+    Args:
+        windows: The windows, each {"tokens", "cu_seqlens"}.
+
+    Returns:
+        {"tokens", "position_ids"} of a row a window, where places count from the beginning of a document; "cu_seqlens"
+        (int32) of all rows one after another, as flash attention takes them; and "max_seqlen", how many tokens the
+        longest document has in a window.
+
+    Example:
+        With a `dataset`, its `lengths`, and a function `encode` from a sample to its tokens:
+
+            from hyperpod_kit.data import ElasticLoader, PackedDataset, order_of, packed_batch
+
+            order = order_of(dataset, seed=1)
+            packed = PackedDataset(dataset, encode, lengths, window=128, order=order, documents=True)
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows, collate_fn=packed_batch)
+            for batch in loader:
+                assert batch["cu_seqlens"][-1] == batch["tokens"].numel()
+    """
     import torch
 
-    tokens = np.stack([one["tokens"] for one in windows])
+    tokens = np.stack([window["tokens"] for window in windows])
     width = tokens.shape[1]
-    begins = [one["cu_seqlens"][:-1] + row * width for row, one in enumerate(windows)]
+    begins = [window["cu_seqlens"][:-1] + row * width for row, window in enumerate(windows)]
     cu_seqlens = np.concatenate([*begins, [tokens.size]]).astype(np.int32)
     lengths = np.diff(cu_seqlens)
     places = np.arange(tokens.size) - np.repeat(cu_seqlens[:-1], lengths)
@@ -209,10 +275,25 @@ def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str,
 
 
 def padded(tokens: Sequence[int], length: int, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(tokens, mask), both `length` long: cut off, or filled up where the mask is 0."""
+    """Cut tokens off at `length`, or fill them up to it.
+
+    Args:
+        tokens: The tokens.
+        length: How many there shall be.
+        filler: The token to fill up with.
+
+    Returns:
+        (tokens, mask), both int64 and `length` long; the mask is 0 where it was filled up, else 1.
+
+    Example:
+        from hyperpod_kit.data import padded
+
+        tokens, mask = padded([5, 6, 7], length=5, filler=0)
+        assert tokens.tolist() == [5, 6, 7, 0, 0] and mask.tolist() == [1, 1, 1, 0, 0]
+    """
     kept = np.asarray(tokens[:length], dtype=np.int64)
-    found = np.full(length, filler, np.int64)
-    found[: len(kept)] = kept
+    padded_tokens = np.full(length, filler, np.int64)
+    padded_tokens[: len(kept)] = kept
     mask = np.zeros(length, np.int64)
     mask[: len(kept)] = 1
-    return found, mask
+    return padded_tokens, mask

@@ -1,6 +1,7 @@
 """Where the training is in its data: one integer, the samples that the trainer has received since the first epoch.
 
-Pure arithmetic; ranks, workers and the size of a batch may be others at each step.
+Pure arithmetic; ranks, workers and the size of a batch may be others at each step. `ElasticLoader(last=...)` takes a
+`Last`; `sampler` calls the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from hyperpod_kit.data.bijection import Numbers
 
 
 class Last(enum.Enum):
-    """What becomes of the samples at an epoch's end that do not fill a step of all ranks."""
+    """What becomes of the samples at an epoch's end that do not fill a step of all ranks.
+
+    `DROP`: they are left out of this epoch. `PAD`: the step is filled up with samples from the epoch's beginning, which
+    count as fillers. `REPEAT`: the step is filled up with the first samples of the next epoch, which then begins behind
+    them.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, Last
+
+            loader = ElasticLoader(dataset, batch_size=4, last=Last.DROP)
+    """
 
     DROP = "drop"
     """They are left out of this epoch."""
@@ -47,14 +60,16 @@ class Course:
 
     def steps_left(self, position: int, group: int) -> int:
         """Steps of `group` samples from `position` to the end of its epoch."""
-        left = self.samples - position % self.samples
-        return left // group if self.last is Last.DROP else -(-left // group)
+        remaining = self.samples - position % self.samples
+        if self.last is Last.DROP:
+            return remaining // group
+        return -(-remaining // group)
 
     def step(self, position: int, group: int) -> DataStep | None:
         """The step at a position; None where what is left of the epoch is no step."""
-        left = self.samples - position % self.samples
-        end = position + left
-        if left >= group:
+        remaining = self.samples - position % self.samples
+        end = position + remaining
+        if remaining >= group:
             after = position + group
             if self.last is Last.DROP and end - after < group:
                 after = end
@@ -63,7 +78,7 @@ class Course:
             return None
         if self.last is Last.REPEAT:
             return DataStep(position, group, 0, position + group)
-        return DataStep(position, left, group - left, end)
+        return DataStep(position, remaining, group - remaining, end)
 
     def is_last(self, step: DataStep) -> bool:
         """Whether a step is the last of its epoch."""
@@ -72,10 +87,10 @@ class Course:
     def places(self, step: DataStep, rank: int, ranks: int) -> Numbers:
         """The positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in the
         order each rank stays in its own."""
-        mine = np.arange(rank, step.real + step.fillers, ranks, dtype=np.int64)
-        real = mine < step.real
+        offsets = np.arange(rank, step.real + step.fillers, ranks, dtype=np.int64)
+        real = offsets < step.real
         begin_of_epoch = step.begin - step.begin % self.samples
-        return np.where(real, step.begin + mine, begin_of_epoch + (mine - step.real) % self.samples)
+        return np.where(real, step.begin + offsets, begin_of_epoch + (offsets - step.real) % self.samples)
 
     def fillers(self, step: DataStep, rank: int, ranks: int) -> int:
         """How many of them are fillers."""

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.order import SampleOrder
 from hyperpod_kit.data.position import Course, DataStep, Last
 
 _AHEAD = 4096
 """Samples whose numbers are computed at once: one by one they would cost more than reading them."""
 
-_KNOWN = 8
+_MAX_CACHED = 8
 """Of these, that are kept: workers are asked for batches before the trainer has the ones before them."""
 
 
@@ -54,7 +54,7 @@ class ElasticBatchSampler:
         self.ranks = ranks
         self.course = Course(order.samples, last)
         self.position = 0
-        self._known: dict[int, list[RankBatch]] = {}
+        self._cached: dict[int, list[RankBatch]] = {}
         if not self.course.steps_left(0, self.group):
             raise ValueError(
                 f"an epoch of {order.samples} samples has no step of {self.group} (batch_size={batch_size} on {ranks} "
@@ -64,7 +64,7 @@ class ElasticBatchSampler:
     def take(self, order: SampleOrder) -> None:
         """Another order of as many samples."""
         self.order = order
-        self._known.clear()
+        self._cached.clear()
 
     @property
     def group(self) -> int:
@@ -88,26 +88,28 @@ class ElasticBatchSampler:
         """This rank's batches from a position to the end of its epoch."""
         end = self.course.epoch(position) + 1
         while self.course.epoch(position) < end:
-            some = self._some(position)
+            some = self._next_batches(position)
             if not some:
                 return
             yield from some
             position = some[-1].step.after
 
-    def _some(self, position: int) -> list[RankBatch]:
+    def _next_batches(self, position: int) -> list[RankBatch]:
         """The next batches. They are asked for twice, by torch for its workers and by who counts what was received."""
-        found = self._known.get(position)
-        if found is None:
-            found = self._known[position] = self._worked_out(position)
-            if len(self._known) > _KNOWN:
-                del self._known[next(iter(self._known))]
-        return found
+        batches = self._cached.get(position)
+        if batches is None:
+            batches = self._cached[position] = self._compute_batches(position)
+            if len(self._cached) > _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
+        return batches
 
-    def _worked_out(self, position: int) -> list[RankBatch]:
+    def _compute_batches(self, position: int) -> list[RankBatch]:
         epoch = self.course.epoch(position)
         steps: list[DataStep] = []
         # A start is not kept waiting for the batches after its first.
-        most = max(1, _AHEAD // self.batch_size) if self._known else 1
+        most = 1
+        if self._cached:
+            most = max(1, _AHEAD // self.batch_size)
         while len(steps) < most and self.course.epoch(position) == epoch:
             step = self.course.step(position, self.group)
             if step is None:
@@ -127,7 +129,8 @@ class ElasticBatchSampler:
         samples = self._samples(places).reshape(len(steps), self.batch_size)
         fillers = self.course.fillers(last, self.rank, self.ranks)
         return [
-            RankBatch(mine, fillers if step is last else 0, step) for step, mine in zip(steps, samples, strict=True)
+            RankBatch(samples_of_rank, fillers if step is last else 0, step)
+            for step, samples_of_rank in zip(steps, samples, strict=True)
         ]
 
     def _samples(self, places: Numbers) -> Numbers:
@@ -135,8 +138,8 @@ class ElasticBatchSampler:
         inside = places - epochs * self.course.samples
         if epochs[0] == epochs[-1]:
             return self.order.at(int(epochs[0]), inside)
-        found = np.empty_like(places)
-        for epoch in distinct(epochs).tolist():
+        samples = np.empty_like(places)
+        for epoch in unique_values(epochs).tolist():
             here = epochs == epoch
-            found[here] = self.order.at(epoch, inside[here])
-        return found
+            samples[here] = self.order.at(epoch, inside[here])
+        return samples

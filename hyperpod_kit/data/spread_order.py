@@ -2,7 +2,8 @@
 
 The data is cut into as many equal stretches as there are lanes, and each lane reads a block of another stretch. So a
 batch has samples of as many places as a uniform shuffle of twice the blocks would give it. Which stretch a lane has is
-drawn anew for each group of blocks, and in which order the blocks of a stretch come for each epoch.
+drawn anew for each group of blocks, and in which order the blocks of a stretch come for each epoch. `order_of` makes
+one with the block that fits a data set.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each, permuted, restored
+from hyperpod_kit.data.bijection import Numbers, invert, mix_key, mix_keys, permute
 from hyperpod_kit.data.order import EpochFacts, ShuffledOrder
 
 LANES = 384
@@ -24,50 +25,72 @@ _OF_STRETCH, _OF_GROUP = 2, 3
 
 @dataclass(frozen=True)
 class SpreadOrder(ShuffledOrder):
-    """A ShuffledOrder of which each group has a block of every stretch of the data."""
+    """A `ShuffledOrder` in which the blocks that are read side by side come from equal stretches all over the data.
+
+    A batch has samples of as many places as a uniform shuffle of twice the blocks would give it. `order_of` makes one
+    with the block that fits a data set, and a loader without `order` takes that.
+
+    Attributes:
+        samples: How many samples an epoch has.
+        seed: Another seed gives another order. Default: 0.
+        block: How many neighbouring samples are read together. Default: 1024.
+        lanes: Into how many stretches the data is cut; a block of each is read side by side. Default: 384, which 1, 2,
+            3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192 and 384 ranks divide.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, SpreadOrder
+
+            loader = ElasticLoader(dataset, batch_size=4, order=SpreadOrder(len(dataset), seed=1, block=16))
+    """
 
     lanes: int = LANES
 
     def described(self) -> dict[str, Any]:
-        """See SampleOrder."""
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {**super().described(), "order": "spread"}
 
     def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
-        whole, rest = divmod(epoch.blocks, self.lanes)
-        keys = mixed_each(mixed(epoch.key, _OF_GROUP), groups)
-        last = groups == whole
+        full_groups, rest = divmod(epoch.blocks, self.lanes)
+        keys = mix_keys(mix_key(epoch.key, _OF_GROUP), groups)
+        last = groups == full_groups
         stretches = np.empty_like(lanes)
-        stretches[~last] = permuted(lanes[~last], self.lanes, keys[~last])
+        stretches[~last] = permute(lanes[~last], self.lanes, keys[~last])
         if last.any():
             # The last group has blocks of those stretches alone that have one more than the others.
-            stretches[last] = self._longer(epoch.blocks)[permuted(lanes[last], rest, keys[last])]
+            stretches[last] = self._longer(epoch.blocks)[permute(lanes[last], rest, keys[last])]
         return self._of_stretch(epoch.key, epoch.blocks, stretches, groups)
 
     def _of_stretch(self, key: int, blocks: int, stretches: Numbers, groups: Numbers) -> Numbers:
         """The blocks that groups have of stretches."""
         begins = stretches * blocks // self.lanes
         counts = (stretches + 1) * blocks // self.lanes - begins
-        keys = mixed_each(mixed(key, _OF_STRETCH), stretches)
+        keys = mix_keys(mix_key(key, _OF_STRETCH), stretches)
         inside = np.empty_like(groups)
         longer = counts > blocks // self.lanes
         for size, here in ((blocks // self.lanes, ~longer), (blocks // self.lanes + 1, longer)):
-            inside[here] = permuted(groups[here], size, keys[here])
-        found: Numbers = begins + inside
-        return found
+            inside[here] = permute(groups[here], size, keys[here])
+        blocks_of_groups: Numbers = begins + inside
+        return blocks_of_groups
 
     def _longer(self, blocks: int) -> Numbers:
         """The stretches that have one block more."""
         begins = np.arange(self.lanes + 1) * blocks // self.lanes
         return np.flatnonzero(np.diff(begins) > blocks // self.lanes)
 
-    def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
-        whole, rest = divmod(blocks, self.lanes)
+    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+        full_groups, rest = divmod(blocks, self.lanes)
         stretch = self.lanes - 1
         count = blocks - stretch * blocks // self.lanes
-        of_stretch = mixed_each(mixed(key, _OF_STRETCH), np.array([stretch]))
-        group = restored(np.array([count - 1]), count, of_stretch)
+        of_stretch = mix_keys(mix_key(key, _OF_STRETCH), np.array([stretch]))
+        group = invert(np.array([count - 1]), count, of_stretch)
         among, size = stretch, self.lanes
-        if group[0] == whole:
+        if group[0] == full_groups:
             among, size = rest - 1, rest  # it is the last of the longer ones
-        lane = restored(np.array([among]), size, mixed_each(mixed(key, _OF_GROUP), group))
+        lane = invert(np.array([among]), size, mix_keys(mix_key(key, _OF_GROUP), group))
         return int(group[0]), int(lane[0])

@@ -58,14 +58,16 @@ class ElasticTraining:
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
         """See Trainer. True: from the newest checkpoint in `output_dir` that has a position."""
         its: Any = self
-        found = resume_from_checkpoint
-        if found is True:
-            found = newest_checkpoint(its.args.output_dir)
-            if found is None:
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = newest_checkpoint(its.args.output_dir)
+            if checkpoint is None:
                 raise ValueError(f"{its.args.output_dir} has no checkpoint with a position to resume from")
-        self._position = position_in(str(found)) if found else None
+        self._position = None
+        if checkpoint:
+            self._position = position_in(str(checkpoint))
         above: Any = super()
-        return above.train(resume_from_checkpoint=found or None, **options)
+        return above.train(resume_from_checkpoint=checkpoint or None, **options)
 
     def get_train_dataloader(self) -> TrainerLoader:
         """See Trainer. Raises ValueError, and CheckpointError for a position in other data."""
@@ -95,7 +97,7 @@ class ElasticTraining:
         )
         self._refuse_more_steps_than_data(loader)
         if self._position is not None:
-            loader.go_on(self._position)
+            loader.resume_at(self._position)
         return loader
 
     def _refuse_more_steps_than_data(self, loader: TrainerLoader) -> None:
@@ -119,9 +121,9 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # t
     def __init__(self) -> None:
         self.position: dict[str, Any] = {}
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:
         """See TrainerCallback."""
-        loader = known.get("train_dataloader")
+        loader = arguments.get("train_dataloader")
         if not isinstance(loader, TrainerLoader):
             raise CheckpointError(
                 f"the Trainer trains from a {type(loader).__name__}, whose position is not known",
@@ -143,7 +145,7 @@ class TrainerLoader(ElasticLoader):
         self, dataset: Any, batch_size: int, *, accumulated: int, collate_fn: Callable[[Any], Any], **options: Any
     ) -> None:
         self._accumulated = accumulated
-        pieces = Pieces(collate_fn, batch_size)
+        pieces = StepBatches(collate_fn, batch_size)
         super().__init__(dataset, batch_size * accumulated, collate_fn=pieces, **options)
 
     @property
@@ -155,7 +157,7 @@ class TrainerLoader(ElasticLoader):
         """The position for a checkpoint, with what the Trainer's own count of steps depends on."""
         return {**self.state_dict(), "samples_of_a_step": self.samples_of_a_step}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def resume_at(self, state: dict[str, Any]) -> None:
         """Go to a position of a checkpoint. Raises CheckpointError."""
         if state.get("samples_of_a_step") != self.samples_of_a_step:
             raise CheckpointError(
@@ -178,7 +180,7 @@ class TrainerLoader(ElasticLoader):
             yield from batches
 
 
-class Pieces:
+class StepBatches:
     """Samples of a step -> its batches."""
 
     def __init__(self, collate: Callable[[Any], Any], size: int) -> None:
@@ -192,7 +194,7 @@ class Pieces:
 def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     """The newest `checkpoint-N` in a directory that is whole: `trainer.train(resume_from_checkpoint=…)` of it, or None
     at the first start. What a kill left half-written is passed over."""
-    found = sorted(
+    checkpoints = sorted(
         (
             (int(match[1]), path)
             for path in Path(folder).glob("checkpoint-*")
@@ -200,7 +202,7 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
         ),
         reverse=True,
     )
-    for _, path in found:
+    for _, path in checkpoints:
         try:
             position_in(path)
         except CheckpointError as err:
@@ -212,15 +214,15 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 
 def position_in(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """The position that a Trainer's checkpoint holds. Raises CheckpointError."""
-    place = Path(checkpoint, _STATE)
+    path = Path(checkpoint, _STATE)
     try:
-        state = parse.json_object(files.read_given(str(place), _LARGEST_STATE), _LARGEST_STATE)
-        found = state["stateful_callbacks"][_NAME]["attributes"]["position"]
+        state = parse.json_object(files.read_given(str(path), _LARGEST_STATE), _LARGEST_STATE)
+        position = state["stateful_callbacks"][_NAME]["attributes"]["position"]
     except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(
             f"{checkpoint} has no position in {_STATE}: {type(err).__name__}: {err}",
             hint="it was cut while it was written, or is not of an ElasticTrainer",
         ) from None
-    if not isinstance(found, dict) or not found:
-        raise CheckpointError(f"{place}: position {found!r}", hint="it is not of an ElasticTrainer's step")
-    return found
+    if not isinstance(position, dict) or not position:
+        raise CheckpointError(f"{path}: position {position!r}", hint="it is not of an ElasticTrainer's step")
+    return position

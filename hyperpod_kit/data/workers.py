@@ -21,11 +21,11 @@ log = logging.getLogger("hyperpod_kit.data")
 MOST_FAILURES = 3
 """In a row, without a batch in between."""
 
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds after which torch is to say that it still waits: only then it looks whether its workers live."""
 
-_GONE = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin memory thread exited")
-_WAITS = "DataLoader timed out"
+_WORKER_LOST = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin memory thread exited")
+_TIMED_OUT = "DataLoader timed out"
 _RAISED_THERE = re.compile(r"Caught \w+ in DataLoader worker process")
 """How torch begins an error that the data set raised in a worker."""
 
@@ -47,7 +47,7 @@ class WorkerStart:
 
     def _watch(self) -> None:
         while os.getppid() == self._parent:
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         os._exit(1)
 
 
@@ -66,22 +66,22 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
     failures = 0
     while True:
         batches = start(anew=failures > 0)
-        _leave_the_trainer_alone(batches)
+        _disable_signal_handler(batches)
         _end_together(batches)
         broken = not keep
         try:
             while True:
                 try:
-                    received = _next(batches, stuck)
+                    received = _next_batch(batches, stuck)
                 except StopIteration:
                     return
                 failures = 0
                 yield received
         except HyperpodKitError as err:
-            raise _as_raised(err) from None
+            raise _without_stack_trace(err) from None
         except Exception as err:
             # Whatever a message of a worker that was killed is read as: half of it, or of a tensor that lay with it.
-            if not _is_of_the_dead(err, batches):
+            if not _is_worker_failure(err, batches):
                 raise
             broken = True
             failures += 1
@@ -96,21 +96,21 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
             )
         finally:
             if broken:
-                _end(batches)
+                _stop_iterator(batches)
 
 
-def _next(batches: Iterator[Any], stuck: float) -> Any:
+def _next_batch(batches: Iterator[Any], stuck: float) -> Any:
     """The next batch, waited for as long as workers live, `stuck` seconds at most."""
-    begun = time.monotonic()
+    started_at = time.monotonic()
     while True:
         try:
             return next(batches)
         except RuntimeError as err:
-            if not str(err).startswith(_WAITS) or time.monotonic() - begun >= stuck:
+            if not str(err).startswith(_TIMED_OUT) or time.monotonic() - started_at >= stuck:
                 raise
 
 
-def _leave_the_trainer_alone(batches: Any) -> None:
+def _disable_signal_handler(batches: Any) -> None:
     """A worker's death is seen when its batch is waited for. torch's handler of SIGCHLD would raise in the middle of
     whatever the trainer does; it looks at the processes of this list only."""
     with contextlib.suppress(ImportError, AttributeError):
@@ -120,15 +120,15 @@ def _leave_the_trainer_alone(batches: Any) -> None:
             batches._worker_pids_set = False
 
 
-def _is_of_the_dead(err: Exception, batches: Any) -> bool:
+def _is_worker_failure(err: Exception, batches: Any) -> bool:
     """Whether an error came of a worker's death or silence, and not of the data set."""
     workers = getattr(batches, "_workers", ())
     if not workers or _RAISED_THERE.match(str(err)):
         return False
-    if isinstance(err, RuntimeError) and _GONE.search(str(err)):
+    if isinstance(err, RuntimeError) and _WORKER_LOST.search(str(err)):
         return True
     # A socket of a process that is killed is closed a moment before the process has ended.
-    return bool(connection.wait([worker.sentinel for worker in workers], LOOK))
+    return bool(connection.wait([worker.sentinel for worker in workers], POLL_SECONDS))
 
 
 def _end_together(batches: Any) -> None:
@@ -153,18 +153,18 @@ def _watch_workers(batches: weakref.ref[Any], workers: list[Any]) -> None:
     iterator = batches()
     if iterator is None or iterator._shutdown:
         return  # they were asked to end
-    _share_nothing(iterator)
+    _replace_done_event(iterator)
     del iterator
-    _kill(workers)
+    _kill_workers(workers)
 
 
-def _kill(workers: Iterable[Any]) -> None:
+def _kill_workers(workers: Iterable[Any]) -> None:
     for worker in workers:
         with contextlib.suppress(ValueError, AttributeError, OSError):
             worker.kill()
 
 
-def _share_nothing(iterator: Any) -> None:
+def _replace_done_event(iterator: Any) -> None:
     """Give an iterator an event of its own in place of the one by which it asks its workers to end.
 
     A worker that was killed while it looked at that one holds its lock for ever, and who sets it waits as long.
@@ -173,16 +173,16 @@ def _share_nothing(iterator: Any) -> None:
         iterator._workers_done_event = threading.Event()
 
 
-def _end(batches: Any) -> None:
+def _stop_iterator(batches: Any) -> None:
     """Let go of an iterator; workers that were stopped or hang would keep it waiting."""
     iterator: Any = batches
-    _kill(getattr(iterator, "_workers", ()))
-    _share_nothing(iterator)
+    _kill_workers(getattr(iterator, "_workers", ()))
+    _replace_done_event(iterator)
     with contextlib.suppress(AttributeError, OSError, EOFError):
         iterator._shutdown_workers()
 
 
-def _as_raised(err: HyperpodKitError) -> HyperpodKitError:
+def _without_stack_trace(err: HyperpodKitError) -> HyperpodKitError:
     """The error as the worker raised it, without the stack trace that torch writes into its message."""
     name = f"{type(err).__name__}: "
     if not isinstance(err, DataError) or "Caught " not in err.message or name not in err.message:

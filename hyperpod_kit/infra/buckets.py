@@ -7,32 +7,32 @@ from typing import Any
 from hyperpod_kit.aws.buckets import ZONAL, zone_of
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.infra.part import KEPT, TemplatePart, ref, resource, word
-from hyperpod_kit.preflight.queries.buckets import wanted
+from hyperpod_kit.infra.part import KEPT, TemplatePart, logical_name, ref, resource
+from hyperpod_kit.preflight.aws_facts.buckets import bucket_paths
 
 UNFINISHED_DAYS = 7
 
 
 def parts(settings: Settings) -> list[TemplatePart]:
-    """One part a bucket. That of the bundle keeps versions: who replaces a bundle is root of the nodes to come."""
+    """Make one part a bucket. That of the bundle keeps versions: who replaces a bundle is root of the nodes to come."""
     return [
         TemplatePart(
             f"bucket {name}",
             (path,),
             _zonal(name) if name.endswith(ZONAL) else _bucket(name, versioned=name == settings.bundle.bucket),
         )
-        for name, path in wanted(settings).items()
+        for name, path in bucket_paths(settings).items()
     ]
 
 
 def _zonal(name: str) -> dict[str, Any]:
     """A directory bucket: encrypted and closed by itself."""
     properties = {"BucketName": name, "LocationName": zone_of(name), "DataRedundancy": "SingleAvailabilityZone"}
-    return {f"Bucket{word(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
+    return {f"Bucket{logical_name(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
 
 
 def _bucket(name: str, *, versioned: bool) -> dict[str, Any]:
-    logical = f"Bucket{word(name)}"
+    logical = f"Bucket{logical_name(name)}"
     properties: dict[str, Any] = {
         "BucketName": name,
         "BucketEncryption": {

@@ -13,13 +13,13 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.check import preflight
-from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.facts import AccountFacts
 
-OK, MISSING, DIFFERS, UNKNOWN = "ok", "missing", "differs", "unknown"
+OK, MISSING, DIFFERS, NOT_CHECKED = "ok", "missing", "differs", "unknown"
 
 ABSENT = ("HPK-V101", "HPK-V202", "HPK-V301", "HPK-V302", "HPK-V401", "HPK-V406", "HPK-V501")
 """Findings that say that something is not there at all."""
-UNASKED = ("HPK-V001", "HPK-V002")
+NOT_QUERIED_CODES = ("HPK-V001", "HPK-V002")
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ def compare(settings: Settings, parts: Sequence[TemplatePart], facts: AccountFac
     findings = preflight(settings, facts)
     rows, used = [], 0
     for part in parts:
-        own = [finding for finding in findings if _about(part, finding)]
-        used += len(own)
-        details = [f"{finding.code}: {finding.message}" for finding in own]
-        rows.append(PartState(part.title, _state(own), (*details, *_notes(part, facts))))
+        part_findings = [finding for finding in findings if _about(part, finding)]
+        used += len(part_findings)
+        details = [f"{finding.code}: {finding.message}" for finding in part_findings]
+        rows.append(PartState(part.title, _state(part_findings), (*details, *_notes(part, facts))))
     return rows, len(findings) - used
 
 
 def _about(part: TemplatePart, finding: Finding) -> bool:
-    """What a role may not is about the role, wherever the configuration asks for it."""
+    """Whether a finding is about the part; what a role may not is about the role, wherever the path is."""
     if finding.code.startswith("HPK-V2"):
-        return any(one["Type"] == "AWS::IAM::Role" for one in part.resources.values())
+        return any(resource["Type"] == "AWS::IAM::Role" for resource in part.resources.values())
     return any(finding.path == path or finding.path.startswith((f"{path}.", f"{path}[")) for path in part.paths)
 
 
@@ -58,17 +58,18 @@ def _state(findings: Iterable[Finding]) -> str:
     codes = {finding.code for finding in findings}
     if codes & set(ABSENT):
         return MISSING
-    if codes - set(UNASKED):
+    if codes - set(NOT_QUERIED_CODES):
         return DIFFERS
-    return UNKNOWN if codes else OK
+    if codes:
+        return NOT_CHECKED
+    return OK
 
 
 def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
-    """What the template has and no check asks for."""
-    network = facts.network
-    endpoints = known(network.endpoints) if network is not None else None
-    subnets = known(network.subnets) if network is not None else None
+    """Yield what the template has and no check asks for."""
+    endpoints = facts.known_endpoints
+    subnets = facts.known_subnets
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:
         vpcs = {subnet.vpc_id for subnet in subnets}
-        for vpc in sorted(vpcs - {one.vpc_id for one in endpoints if one.service == "s3"}):
+        for vpc in sorted(vpcs - {endpoint.vpc_id for endpoint in endpoints if endpoint.service == "s3"}):
             yield f"{vpc} has no endpoint of S3: every byte to and from S3 passes the NAT gateway, by the byte"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Sequence
 
-from hyperpod_kit.aws.policies import MOUNT, OURS, ROOT, VERSION, WRITE
-from hyperpod_kit.config.homes import NO_ACCESS_POINT, PLACE
+from hyperpod_kit.aws.policies import MOUNT, ROOT, SID_PREFIX, VERSION, WRITE
+from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import subnet_ids
-from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
+from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, logical_name, ref, resource, tags
 from hyperpod_kit.infra.roles import logical_ids
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
 
 
-def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart:
-    """One file system with a mount target in each subnet and an access point for each mount that asks for one.
+def part(settings: Settings, requested: FileSystemQuery, number: int) -> TemplatePart:
+    """Make one file system with a mount target in each subnet and an access point for each mount that asks for one.
 
     Access points of homes and shares are not here: `users apply` makes these, and puts into the policy who may use
     them.
@@ -28,7 +28,7 @@ def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart
         "ThroughputMode": "elastic",
         "FileSystemTags": tags(f"{settings.cluster.name} {name}"),
     }
-    policy = _policy(settings, want.mounts)
+    policy = _policy(settings, requested.mounts)
     if policy is not None:
         system["FileSystemPolicy"] = policy
     resources: dict[str, Any] = {name: resource("AWS::EFS::FileSystem", system, **KEPT)}
@@ -38,26 +38,26 @@ def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart
             {"FileSystemId": ref(name), "SubnetId": ref(f"Subnet{index}"), "SecurityGroups": [ref(STORAGE)]},
         )
     ids: dict[str, Any] = {}
-    for mount, at in settings.written_mounts:
-        if mount not in want.mounts or at == PLACE:
+    for mount, at in settings.sourced_mounts:
+        if mount not in requested.mounts or at == HOMES_PATH:
             continue
         ids[f"{at}.file_system_id"] = ref(name)
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
-            point = f"{name}{word(mount.name)}"
+            point = f"{name}{logical_name(mount.name)}"
             resources[point] = resource("AWS::EFS::AccessPoint", _point(settings, name, mount))
             ids[f"{at}.access_point_id"] = ref(point)
-    if any(mount.owner is not None for mount in want.mounts):
+    if any(mount.owner is not None for mount in requested.mounts):
         ids["hyperpod_kit.homes.file_system_id"] = ref(name)
-    paths = tuple(dict.fromkeys(place.rpartition(".")[0] for place in ids))
-    return TemplatePart(f"EFS {want.id}", paths, resources, {}, ids)
+    paths = tuple(dict.fromkeys(path.rpartition(".")[0] for path in ids))
+    return TemplatePart(f"EFS {requested.id}", paths, resources, {}, ids)
 
 
-def replaced(settings: Settings, want: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
+def replaced_ids(settings: Settings, requested: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
     """Ids of the configuration and the resources that take their place in other resources' text."""
-    yield want.id, f"Efs{number}"
-    for mount, at in settings.written_mounts:
-        if mount in want.mounts and at != PLACE and mount.access_point_id not in (None, NO_ACCESS_POINT):
-            yield str(mount.access_point_id), f"Efs{number}{word(mount.name)}"
+    yield requested.id, f"Efs{number}"
+    for mount, at in settings.sourced_mounts:
+        if mount in requested.mounts and at != HOMES_PATH and mount.access_point_id not in (None, NO_ACCESS_POINT):
+            yield str(mount.access_point_id), f"Efs{number}{logical_name(mount.name)}"
 
 
 def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
@@ -65,8 +65,12 @@ def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
     configuration's only one. Without such a user the directory is root's, and clients act as who they are."""
     last = mount.path.rpartition("/")[2]
     named = [user for user in settings.users if user.name == last] or list(settings.users)
-    user = named[0] if len(named) == 1 else None
-    uid, gid = (user.uid, user.gid) if user is not None else (0, 0)
+    user = None
+    if len(named) == 1:
+        user = named[0]
+    uid, gid, permissions = 0, 0, "0755"
+    if user is not None:
+        uid, gid, permissions = user.uid, user.gid, "0700"
     made: dict[str, Any] = {
         "FileSystemId": ref(system),
         "RootDirectory": {
@@ -74,7 +78,7 @@ def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
             "CreationInfo": {
                 "OwnerUid": str(uid),
                 "OwnerGid": str(gid),
-                "Permissions": "0755" if user is None else "0700",
+                "Permissions": permissions,
             },
         },
         "AccessPointTags": tags(f"{settings.cluster.name} {mount.name}"),
@@ -97,7 +101,7 @@ def _policy(settings: Settings, mounts: Sequence[Any]) -> Optional[dict[str, Any
         denied["NeedsAccessPoint"] = {"Null": {"elasticfilesystem:AccessPointArn": "true"}}
     statements: list[dict[str, Any]] = [
         {
-            "Sid": f"{OURS}{name}",
+            "Sid": f"{SID_PREFIX}{name}",
             "Effect": "Deny",
             "Principal": {"AWS": "*"},
             "Action": [MOUNT, WRITE, ROOT],

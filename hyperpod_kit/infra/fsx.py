@@ -7,21 +7,21 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import BLOCK
-from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
+from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, logical_name, ref, resource, tags
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
-from hyperpod_kit.preflight.queries.fsx import FsxQuery, identify, places
+from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts, identify
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
 
 
-def part(settings: Settings, want: FsxQuery, number: int) -> TemplatePart:
-    """One file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
+def part(settings: Settings, requested: FsxQuery, number: int) -> TemplatePart:
+    """Make one file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
     name = f"Fsx{number}"
     its = [
         (kind, mount, dns, of)
-        for kind, mount, dns, of in places(settings)
-        if identify(mount.dns_name, settings.cluster.region) == (want.region, want.id)
+        for kind, mount, dns, of in fsx_mounts(settings)
+        if identify(mount.dns_name, settings.cluster.region) == (requested.region, requested.id)
     ]
     made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])
     common = {
@@ -37,8 +37,8 @@ def part(settings: Settings, want: FsxQuery, number: int) -> TemplatePart:
         ids[dns] = attribute("DNSName", name)
         if made.mount_name:
             ids[of] = attribute("LustreMountName", name)
-    paths = tuple(dict.fromkeys(place for place in ids))
-    return TemplatePart(f"FSx {want.id}", paths, resources, made.parameters, ids)
+    paths = tuple(dict.fromkeys(path for path in ids))
+    return TemplatePart(f"FSx {requested.id}", paths, resources, made.parameters, ids)
 
 
 class _Made:
@@ -86,13 +86,13 @@ def _openzfs(name: str, mounts: Sequence[Any]) -> _Made:
 
 def _volumes(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
     """The volume of an export, and those above it."""
-    found: dict[str, Any] = {}
+    volumes: dict[str, Any] = {}
     parent: Any = attribute("RootVolumeId", name)
     path = ROOT_VOLUME
     for part_of in export[len(ROOT_VOLUME) :].strip("/").split("/"):
         path = f"{path}/{part_of}"
-        logical = f"{name}{word(path)}"
-        found[logical] = resource(
+        logical = f"{name}{logical_name(path)}"
+        volumes[logical] = resource(
             "AWS::FSx::Volume",
             {
                 "Name": part_of,
@@ -102,7 +102,7 @@ def _volumes(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
             **KEPT,
         )
         parent = ref(logical)
-    return found
+    return volumes
 
 
 def _number(description: str, default: int, allowed: Sequence[int] = ()) -> dict[str, Any]:

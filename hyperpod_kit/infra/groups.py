@@ -18,7 +18,7 @@ NODES, STORAGE = "NodesGroup", "StorageGroup"
 
 
 def groups(settings: Settings) -> TemplatePart:
-    """Both groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
+    """Make both security groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
     inward, both_ways = _ports(settings)
     resources: dict[str, Any] = {
         NODES: _group(settings.cluster.name, "nodes"),
@@ -43,7 +43,7 @@ def groups(settings: Settings) -> TemplatePart:
 
 
 def _ports(settings: Settings) -> tuple[set[int], set[int]]:
-    """What nodes connect to on file systems, and what file systems connect to on nodes too."""
+    """Return the ports that nodes connect to on file systems, and those that file systems connect to on nodes."""
     inward: set[int] = set()
     both_ways: set[int] = set()
     for mount in settings.mounts:
@@ -52,7 +52,8 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
             inward.add(NFS)
         if its.fsx is not None:
             inward.update(its.fsx.ports)
-            both_ways.update(its.fsx.ports if its.fsx.both_ways else ())
+            if its.fsx.both_ways:
+                both_ways.update(its.fsx.ports)
     if settings.homes is not None:
         inward.add(NFS)
     return inward, both_ways
@@ -61,12 +62,12 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
 def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
     """Neighbouring ports as one range each."""
     for _, run in groupby(enumerate(sorted(ports)), lambda pair: pair[1] - pair[0]):
-        found = [port for _, port in run]
-        yield found[0], found[-1]
+        neighbours = [port for _, port in run]
+        yield neighbours[0], neighbours[-1]
 
 
 def _group(cluster: str, of: str) -> Any:
-    """Everything may go out; without the rule EC2 adds it, and Terraform does not."""
+    """Make a group that lets everything out; without the rule EC2 adds it, and Terraform does not."""
     return resource(
         "AWS::EC2::SecurityGroup",
         {
@@ -79,7 +80,9 @@ def _group(cluster: str, of: str) -> Any:
 
 
 def _rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
-    peers = "SourceSecurityGroupId" if direction == "Ingress" else "DestinationSecurityGroupId"
+    peers = "DestinationSecurityGroupId"
+    if direction == "Ingress":
+        peers = "SourceSecurityGroupId"
     about: dict[str, Any] = {"IpProtocol": "-1"}
     if ports:
         about = {"IpProtocol": "tcp", "FromPort": ports[0], "ToPort": ports[1]}

@@ -30,9 +30,9 @@ def subnet_ids(settings: Settings) -> list[str]:
 def blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
     """Networks for so many private subnets, and one for the public one. Raises UsageError when they do not fit."""
     for prefix in PREFIXES:
-        found = list(BLOCK.subnets(new_prefix=prefix))
-        if count < len(found):
-            return found[:count], next(found[-1].subnets(new_prefix=24))
+        subnets = list(BLOCK.subnets(new_prefix=prefix))
+        if count < len(subnets):
+            return subnets[:count], next(subnets[-1].subnets(new_prefix=24))
     raise UsageError(
         f"the configuration names {count} subnets; a template has at most {2 ** (PREFIXES[-1] - BLOCK.prefixlen) - 1}",
         hint="one subnet a zone is enough: all nodes of a job should be in one zone",

@@ -26,7 +26,7 @@ class TemplatePart:
 
 
 def resource(kind: str, properties: Mapping[str, Any], **more: Any) -> Resource:
-    """One resource. `more`: DependsOn, DeletionPolicy, UpdateReplacePolicy."""
+    """Make one resource. `more`: DependsOn, DeletionPolicy, UpdateReplacePolicy."""
     return {"Type": kind, **more, "Properties": dict(properties)}
 
 
@@ -49,6 +49,6 @@ KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
 """For what holds data: it outlives the stack."""
 
 
-def word(name: str) -> str:
+def logical_name(name: str) -> str:
     """A name of the configuration as part of a logical id, which takes letters and digits only."""
     return "".join(part[:1].upper() + part[1:] for part in "".join(c if c.isalnum() else " " for c in name).split())

@@ -8,8 +8,8 @@ from typing import Any, Mapping
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, attribute, ref, resource
 from hyperpod_kit.preflight import role_policy
-from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 
 
 def logical_ids(settings: Settings) -> dict[str, str]:
@@ -18,7 +18,7 @@ def logical_ids(settings: Settings) -> dict[str, str]:
 
 
 def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
-    """One part a role. `made`: ids of the configuration -> logical ids of what is made in their place."""
+    """Make one part a role. `made`: ids of the configuration -> logical ids of what is made in their place."""
     return [
         TemplatePart(
             f"role {role.name}",
@@ -35,8 +35,10 @@ def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
                         "RoleName": ref(logical),
                         "PolicyName": "hyperpod-kit",
                         "PolicyDocument": _references(
-                            role_policy.permissions(needs(settings, role), role_policy.bundle_denied(settings, role)),
-                            _words(role.arn, made),
+                            role_policy.permissions(
+                                required_permissions(settings, role), role_policy.bundle_denied(settings, role)
+                            ),
+                            _replacements(role.arn, made),
                         ),
                     },
                 ),
@@ -51,11 +53,13 @@ def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
 def _path(arn: str) -> str:
     """`/` or `/team/` of `arn:aws:iam::1:role/team/name`."""
     middle = arn.partition(":role/")[2].rpartition("/")[0]
-    return f"/{middle}/" if middle else "/"
+    if middle:
+        return f"/{middle}/"
+    return "/"
 
 
-def _words(arn: str, made: Mapping[str, str]) -> dict[str, str]:
-    """What is replaced in the text of a policy, and by what."""
+def _replacements(arn: str, made: Mapping[str, str]) -> dict[str, str]:
+    """Map what is replaced in the text of a policy to what replaces it."""
     fields = (arn.split(":") + [""] * 5)[:5]
     return {
         f"arn:{fields[1]}:": "arn:${AWS::Partition}:",
@@ -64,13 +68,15 @@ def _words(arn: str, made: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _references(value: Any, words: Mapping[str, str]) -> Any:
+def _references(value: Any, replacements: Mapping[str, str]) -> Any:
     """The value with every text that has one of the words as an `Fn::Sub`."""
     if isinstance(value, Mapping):
-        return {key: _references(item, words) for key, item in value.items()}
+        return {key: _references(item, replacements) for key, item in value.items()}
     if isinstance(value, list):
-        return [_references(item, words) for item in value]
+        return [_references(item, replacements) for item in value]
     if not isinstance(value, str):
         return value
-    text = re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], value)
-    return value if text == value else {"Fn::Sub": text}
+    text = re.sub("|".join(map(re.escape, replacements)), lambda match: replacements[match[0]], value)
+    if text == value:
+        return value
+    return {"Fn::Sub": text}

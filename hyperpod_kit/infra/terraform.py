@@ -20,22 +20,22 @@ PSEUDO = {
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
 
 
-def terraform(region: str, found: list[TemplatePart]) -> dict[str, Any]:
+def terraform(region: str, parts: list[TemplatePart]) -> dict[str, Any]:
     """The configuration as JSON values, for `region`."""
-    resources = {name: value for part in found for name, value in part.resources.items()}
-    parameters = {name: value for part in found for name, value in part.parameters.items()}
-    words = _Expressions(region, resources, set(parameters))
+    resources = {name: value for part in parts for name, value in part.resources.items()}
+    parameters = {name: value for part in parts for name, value in part.parameters.items()}
+    expressions = _Expressions(region, resources, set(parameters))
     made: dict[str, dict[str, Any]] = {}
     for name, given in resources.items():
         kind = given["Type"]
-        for tf in TYPES[kind](_label(name), words.values(given["Properties"], policies=True)):
+        for tf in TYPES[kind](_label(name), expressions.values(given["Properties"], policies=True)):
             arguments = dict(tf.arguments)
             if given.get("DeletionPolicy") == "Retain" and tf.first:
                 arguments["lifecycle"] = {"prevent_destroy": True}
             if "DependsOn" in given:
-                arguments["depends_on"] = [words.address(given["DependsOn"])]
+                arguments["depends_on"] = [expressions.address(given["DependsOn"])]
             made.setdefault(tf.kind, {})[tf.label] = arguments
-    ids = {place: value for part in found for place, value in part.ids.items()}
+    ids = {path: value for part in parts for path, value in part.ids.items()}
     return {
         "terraform": {
             "required_version": ">= 1.5",
@@ -46,8 +46,8 @@ def terraform(region: str, found: list[TemplatePart]) -> dict[str, Any]:
         "variable": {_label(name): _variable(value) for name, value in parameters.items()},
         "resource": made,
         "output": {
-            f"value_{number}": {"description": place, "value": words.values(value)}
-            for number, (place, value) in enumerate(ids.items(), 1)
+            f"value_{number}": {"description": path, "value": expressions.values(value)}
+            for number, (path, value) in enumerate(ids.items(), 1)
         },
     }
 
@@ -61,7 +61,7 @@ class _Expressions:
         self._parameters = parameters
 
     def address(self, name: str) -> str:
-        """`aws_vpc.vpc`."""
+        """Return the address of a resource, `aws_vpc.vpc`."""
         of = self._resources[name]
         return f"{TYPES[of['Type']](_label(name), of['Properties'])[0].kind}.{_label(name)}"
 
@@ -74,17 +74,21 @@ class _Expressions:
                 name, attribute = value["Fn::GetAtt"]
                 return f"${{{self._of(name, attribute)}}}"
             if set(value) == {"Fn::Sub"}:
-                return _REFERENCE.sub(lambda found: self._within(found[1]), value["Fn::Sub"])
+                return _REFERENCE.sub(lambda match: self._within(match[1]), value["Fn::Sub"])
             if policies and "Statement" in value and "Version" in value:
                 return json.dumps(self.values(value))
             return {key: self.values(item, policies=policies) for key, item in value.items()}
         if isinstance(value, list):
             return [self.values(item, policies=policies) for item in value]
-        return value.replace("${", "$${") if isinstance(value, str) else value
+        if isinstance(value, str):
+            return value.replace("${", "$${")
+        return value
 
     def _within(self, name: str) -> str:
         """A reference within a text."""
-        return self._region if name == "AWS::Region" else f"${{{self._of(name, 'Ref')}}}"
+        if name == "AWS::Region":
+            return self._region
+        return f"${{{self._of(name, 'Ref')}}}"
 
     def _of(self, name: str, attribute: str) -> str:
         if name in PSEUDO:
@@ -96,12 +100,15 @@ class _Expressions:
 
 def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
     number = parameter["Type"] == "Number"
-    made: dict[str, Any] = {"type": "number" if number else "string", "description": parameter["Description"]}
+    kind = "string"
+    if number:
+        kind = "number"
+    made: dict[str, Any] = {"type": kind, "description": parameter["Description"]}
     if "Default" in parameter:
         made["default"] = parameter["Default"]
     return made
 
 
 def _label(name: str) -> str:
-    """`NodesFromStorage988` -> `nodes_from_storage988`."""
+    """Convert `NodesFromStorage988` to `nodes_from_storage988`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -35,7 +35,10 @@ ATTRIBUTES = {
 
 
 def _plain(kind: str, **other: str) -> Translation:
-    """One resource of the same arguments. `other`: property -> argument where it is not its snake case."""
+    """Translate to one resource with the same arguments.
+
+    `other`: property -> argument where it is not its snake case.
+    """
 
     def translated(label: str, properties: Properties) -> list[TfResource]:
         return [TfResource(kind, label, _arguments(properties, other))]
@@ -57,7 +60,9 @@ def _arguments(properties: Properties, other: Optional[Mapping[str, str]] = None
 def _nested(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_snake(key): _nested(item) for key, item in value.items()}
-    return [_nested(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_nested(item) for item in value]
+    return value
 
 
 def _snake(name: str) -> str:
@@ -118,15 +123,17 @@ def _fsx(label: str, properties: Properties) -> list[TfResource]:
     lustre = given.pop("LustreConfiguration", None)
     zfs = given.pop("OpenZFSConfiguration", None)
     given.pop("FileSystemType", None)
-    kind = "aws_fsx_openzfs_file_system" if zfs is not None else "aws_fsx_lustre_file_system"
+    kind = "aws_fsx_lustre_file_system"
+    if zfs is not None:
+        kind = "aws_fsx_openzfs_file_system"
     return [TfResource(kind, label, _arguments({**given, **(lustre or zfs or {})}))]
 
 
 def _volume(label: str, properties: Properties) -> list[TfResource]:
     given = dict(properties)
-    own = given.pop("OpenZFSConfiguration", {})
+    zfs = given.pop("OpenZFSConfiguration", {})
     given.pop("VolumeType", None)
-    return [TfResource("aws_fsx_openzfs_volume", label, _arguments({**given, **own}))]
+    return [TfResource("aws_fsx_openzfs_volume", label, _arguments({**given, **zfs}))]
 
 
 def _bucket(label: str, properties: Properties) -> list[TfResource]:

@@ -62,13 +62,13 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
     names, state, reason = job.nodes, "", ""
     restarts: Optional[int] = None
     try:
-        records = control.parts(runner, job.id)
+        records = control.job_records(runner, job.id)
         state, reason = records[0].get("JobState", ""), records[0].get("Reason", "")
         counted = records[0].get("Restarts", "")
         restarts = int(counted) if counted.isdigit() else None
         names = _nodes(records, job) or names
     except RunError as err:
-        if control.forgotten(err):
+        if control.is_unknown_job(err):
             state = FORGOTTEN
     except ValueError:
         pass

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.system.mountinfo import holding, is_below, read
+from hyperpod_kit.system.mountinfo import is_below, mount_holding, read
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
@@ -144,7 +144,7 @@ def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
     """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
     system but a tmpfs, such as a container's own /tmp, which has to hold the path. True where that cannot be read."""
     try:
-        nearest = holding(read(mountinfo), path)
+        nearest = mount_holding(read(mountinfo), path)
     except OSError:
         return True
     if nearest is None or nearest.path == "/":

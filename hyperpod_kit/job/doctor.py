@@ -58,7 +58,7 @@ def _seconds(text: str) -> Optional[int]:
 
 def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.untold:
-        number, names = versions.shown(facts.version), ", ".join(facts.untold)
+        number, names = versions.format_version(facts.version), ", ".join(facts.untold)
         yield DoctorFinding(
             "S015",
             "warning",

@@ -17,7 +17,7 @@ from hyperpod_kit.slurm import control, findings, hyperpod, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.plugin_load import plugin_load
 from hyperpod_kit.slurm.running_config import HOOK_FILES, HOOKS, hook_entries, parse, timeouts, version_of
-from hyperpod_kit.slurm.unanswered import unanswered
+from hyperpod_kit.slurm.unanswered import diagnose
 from hyperpod_kit.slurm.versions import Version
 
 PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", "taskplugin")
@@ -49,13 +49,15 @@ class SlurmFacts:
     guard: Tuple[SlurmFinding, ...] = ()
 
 
-def look(runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.MARK, record: str = findings.RECORD) -> SlurmFacts:
+def look(
+    runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.NODE_DIRECTORY, record: str = findings.RECORD
+) -> SlurmFacts:
     """Ask the running Slurm, and the guard of this node. Raises Unreachable when Slurm does not answer, with what
     stands between here and there."""
     try:
         done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)
     except RunError as err:
-        raise unanswered(err).error() from err
+        raise diagnose(err).error() from err
     config = parse(done.stdout)
     number = version_of(config)
     wrong: Dict[str, str] = {}
@@ -88,7 +90,7 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
     """A machine without the kit's units has no record, and nobody has promised one there."""
     if not os.path.exists(record):
         return ()
-    return tuple(findings.standing(findings.read_record(record), time.time()))
+    return tuple(findings.current_findings(findings.read_record(record), time.time()))
 
 
 def _nodes(runner: Runner) -> int:

@@ -63,7 +63,7 @@ def read(state: str, attempt: str) -> List[Exit]:
     if "/" in attempt or attempt in ("", ".", ".."):
         return []  # the ledger that names it may be another's words
     found: List[Exit] = []
-    for _, _, value in write_once.found(directory(state, attempt)):
+    for _, _, value in write_once.read_all(directory(state, attempt)):
         with contextlib.suppress(ValueError):
             found.append(_exit(value))
     return sorted(found, key=lambda record: (record.ended, record.rank))
@@ -104,7 +104,7 @@ def _exit(value: Dict[str, Any]) -> Exit:
 
 def write(state: str, attempt: str, record: Exit) -> None:
     """Write a record once; an earlier one of the same rank stays. Raises OSError."""
-    write_once.put(directory(state, attempt), str(record.rank), asdict(record))
+    write_once.write(directory(state, attempt), str(record.rank), asdict(record))
 
 
 def describe(record: Exit) -> Dict[str, Any]:

@@ -26,7 +26,7 @@ def confirm(runner: Runner, job: JobEnvironment) -> Optional[JobEnvironment]:
     try:
         found = JobId.of(control.job(runner, plain.id))
     except RunError as err:
-        return plain if control.forgotten(err) else None
+        return plain if control.is_unknown_job(err) else None
     return job if found == job.id else plain
 
 

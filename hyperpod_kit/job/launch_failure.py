@@ -52,14 +52,14 @@ def directory(state: str, attempt: str) -> str:
 
 def write(state: str, attempt: str, rank: int, failure: LaunchFailure) -> None:
     """Raises OSError."""
-    write_once.put(directory(state, attempt), str(rank), asdict(failure))
+    write_once.write(directory(state, attempt), str(rank), asdict(failure))
 
 
 def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchFailure]:
     """The records that are there, by node; of one launch where it is given. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
         return []
-    records = (_failure(value) for _, _, value in write_once.found(directory(state, attempt)))
+    records = (_failure(value) for _, _, value in write_once.read_all(directory(state, attempt)))
     whole = [record for record in records if record is not None]
     if launch is not None:
         whole = [record for record in whole if record.launch == launch]

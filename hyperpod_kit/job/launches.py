@@ -93,7 +93,7 @@ def taken(state: str, attempt: str) -> List[RestoreVerdict]:
     """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
     trainers say nothing of it themselves. Raises OSError."""
     found: List[Tuple[float, RestoreVerdict]] = []
-    for stem, _, value in write_once.found(os.path.join(state, "decisions")):
+    for stem, _, value in write_once.read_all(os.path.join(state, "decisions")):
         order, kind = value.get("order"), value.get("kind")
         if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.OURS or not order:
             continue

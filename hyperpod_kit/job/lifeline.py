@@ -5,9 +5,8 @@ carries what a node can no longer write down: that the checkpoint root does not 
 ranks have reached (step_report.py).
 
 A node proves in its first line that it has the attempt's key, and in each word that it is the next one of who greeted
-(see untrusted/proof.py). The key is new in each attempt and is never sent, and no greeting counts twice: so nobody has
-to ask the node anything, and a rank's start waits for nobody.
-"""
+(see untrusted/message_auth.py). The key is new in each attempt and is never sent, and no greeting counts twice: so
+nobody has to ask the node anything, and a rank's start waits for nobody."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job import step_report
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.untrusted import listening, parse, proof
+from hyperpod_kit.untrusted import listening, message_auth, parse
 from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.proof import Seal
-from hyperpod_kit.untrusted.strangers import GREETING, Guest, Strangers
+from hyperpod_kit.untrusted.message_auth import Seal
+from hyperpod_kit.untrusted.pending_connections import GREETING, PendingConnection, Unauthenticated
 from hyperpod_kit.untrusted.text import clean
 
 PROTOCOL = "hpk-lifeline/2"
@@ -94,7 +93,7 @@ class Lifelines:
         self._clock = clock
         self._key = secrets.token_hex(16)
         self._name = secrets.token_hex(4)
-        self._strangers: Optional[Strangers] = None
+        self._strangers: Optional[Unauthenticated] = None
         self._looked = -_EACH
         self._lines: Dict[socket.socket, _NodeLine] = {}
         self._greetings: Set[str] = set()
@@ -117,7 +116,7 @@ class Lifelines:
             self._listen(address, [node for node in nodes if node != address])
 
     def _listen(self, address: str, others: Sequence[str]) -> None:
-        found = listening.own_addresses(address, others)
+        found = listening.local_addresses(address, others)
         try:
             try:
                 listeners, port = listening.listen(found)
@@ -130,7 +129,9 @@ class Lifelines:
         except OSError as err:
             self._news.append(f"the nodes have no lifeline: {err.strerror or err}")
             return
-        self._strangers = Strangers(listeners, most=max(64, 2 * len(others) + 2), seconds=GREET, clock=self._clock)
+        self._strangers = Unauthenticated(
+            listeners, most=max(64, 2 * len(others) + 2), seconds=GREET, clock=self._clock
+        )
         self.environment[HPK_LIFELINE] = f"{address}:{port}:{self._name}"
 
     @property
@@ -188,7 +189,7 @@ class Lifelines:
             sock.close()
         self._lines.clear()
 
-    def _meet(self, guest: Guest) -> None:
+    def _meet(self, guest: PendingConnection) -> None:
         """Take in who has proved that he has the key; all others are nobody."""
         node = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
@@ -198,7 +199,7 @@ class Lifelines:
         else:
             self._lines[guest.sock] = node
 
-    def _greeted(self, guest: Guest) -> Optional[_NodeLine]:
+    def _greeted(self, guest: PendingConnection) -> Optional[_NodeLine]:
         older = guest.line.decode("ascii", "replace").split(" ")
         if older[0] == self._name and len(older) == 2:
             self._older(clean(older[1], 64))
@@ -208,14 +209,14 @@ class Lifelines:
         if not isinstance(nonce, str) or not isinstance(name, str) or nonce in self._greetings:
             return None
         key = bytes.fromhex(self._key)
-        if not proof.same(said.get("proof"), proof.proof(key, PROTOCOL, nonce, name)):
+        if not message_auth.matches(said.get("proof"), message_auth.proof(key, PROTOCOL, nonce, name)):
             return None
         self._greetings.add(nonce)
         if any(line.name == name and line.launch == self.launch for line in self._lines.values()) or name in self.words:
             self._begin_anew()
             self._ahead += 1
         self.greeted.add(name)
-        return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [], self.launch)
+        return _NodeLine(name, guest.lines, Seal(message_auth.derive_key(key, PROTOCOL, nonce, name)), [], self.launch)
 
     def _begin_anew(self) -> None:
         self.launch += 1
@@ -301,8 +302,8 @@ class Lifeline:
             )
             return
         with contextlib.suppress(OSError, ValueError):
-            key, nonce = bytes.fromhex(env[HPK_ATTEMPT_KEY]), proof.nonce()
-            self._seal = Seal(proof.derived(key, PROTOCOL, nonce, node))
+            key, nonce = bytes.fromhex(env[HPK_ATTEMPT_KEY]), message_auth.nonce()
+            self._seal = Seal(message_auth.derive_key(key, PROTOCOL, nonce, node))
             self._socket = socket.create_connection((host, int(rest)), timeout=5.0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
@@ -310,7 +311,7 @@ class Lifeline:
                 "protocol": PROTOCOL,
                 "nonce": nonce,
                 "node": node,
-                "proof": proof.proof(key, PROTOCOL, nonce, node),
+                "proof": message_auth.proof(key, PROTOCOL, nonce, node),
             }
             self._socket.sendall(json.dumps(greeting).encode() + b"\n")
 

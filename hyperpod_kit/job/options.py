@@ -88,7 +88,7 @@ def _make(root: str, *paths: str) -> None:
     try:
         for path in paths:
             # A root may be a directory that several users share, and what is ours in it is not.
-            by_descriptor.make_directories(by_descriptor.named(path), 0o750, shared=path == root)
+            by_descriptor.make_directories(by_descriptor.resolve_parent(path), 0o750, shared=path == root)
     except OSError as err:
         raise JobError(
             f"cannot use {root} as checkpoint root: {err.strerror}",
@@ -106,7 +106,7 @@ def _prepare_apart(options: RunOptions) -> None:
             hint=f"is the shared file system mounted? If it is: mkdir -p {shared}",
         )
     try:
-        by_descriptor.make_directories(by_descriptor.named(options.state), 0o750)
+        by_descriptor.make_directories(by_descriptor.resolve_parent(options.state), 0o750)
     except OSError as err:
         raise JobError(
             f"cannot keep the records of {options.root} in {options.state}: {err.strerror}", hint="--state DIR"

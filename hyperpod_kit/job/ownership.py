@@ -128,4 +128,4 @@ def _word(runner: Runner, job: JobId) -> str:
     try:
         return control.job(runner, job).get("JobState", UNHEARD)
     except RunError as err:
-        return ENDED if control.forgotten(err) else UNHEARD
+        return ENDED if control.is_unknown_job(err) else UNHEARD

@@ -109,7 +109,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     checkpoints = env.get(HPK_CHECKPOINT_ROOT, "")
     probe = Probe(state, checkpoints) if state else None
     progress = RankProgress()
-    signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.own_groups()))
+    signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.process_cgroups()))
     for path in filter(is_path, (state, checkpoints)) if inside and state else ():
         if not container.mounted(path):
             print(

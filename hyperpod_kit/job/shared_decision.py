@@ -21,7 +21,7 @@ from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.environment import launch
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor, files, parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -54,20 +54,20 @@ def agree(
     of another framework on each of them would read it as often as there are nodes.
     """
     place = os.path.join(state, "decisions")
-    by_descriptor.make_directories(by_descriptor.named(place), 0o750)
+    by_descriptor.make_directories(by_descriptor.resolve_parent(place), 0o750)
     owners = _Owners(place)
     for folder in (state, place):
         owners.check(folder, os.lstat(folder))
     path = os.path.join(place, name + ".json")
     record = _read(path, name, owners)
     if record is None and not _is_first(path):
-        record = look_until(
-            lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=head_start
+        record = poll_until(
+            lambda: _read(path, name, owners), lambda found: found is not None, fixed_pause(0.05), seconds=head_start
         )
     if record is None:
         _publish(path, json.dumps({"launch": name, **decide()}).encode())
-        record = look_until(
-            lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=patience
+        record = poll_until(
+            lambda: _read(path, name, owners), lambda found: found is not None, fixed_pause(0.05), seconds=patience
         )
     if record is None:
         raise JobError(f"{path} was begun and never finished")
@@ -199,7 +199,7 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
 def _is_first(path: str) -> bool:
     """Whether nobody has begun to decide yet. Raises OSError."""
     try:
-        mark = by_descriptor.named(f"{path}.begun")
+        mark = by_descriptor.resolve_parent(f"{path}.begun")
         os.close(by_descriptor.open_file(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
         return True
     except FileExistsError:
@@ -212,7 +212,7 @@ def _publish(path: str, data: bytes) -> None:
     `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is torn
     fails its digest. Here every rank would wait for the rest.
     """
-    path = by_descriptor.named(path)
+    path = by_descriptor.resolve_parent(path)
     fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
     try:
         with os.fdopen(fd, "wb") as file:

@@ -126,7 +126,7 @@ def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
     return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
 
 
-def on_hyperpod(runner: Runner, mark: str = hyperpod.MARK) -> bool:
+def on_hyperpod(runner: Runner, mark: str = hyperpod.NODE_DIRECTORY) -> bool:
     """Whether HyperPod's own step retry is there to be asked for."""
     return os.path.isdir(mark) and hyperpod.retries_steps(runner)
 

@@ -22,7 +22,7 @@ from hyperpod_kit.job.step_report import RankMeter, StepReport
 from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import RankProgress
-from hyperpod_kit.untrusted import proof
+from hyperpod_kit.untrusted import message_auth
 
 LOOK = 0.5
 """Seconds between two looks at what the rank has written."""
@@ -53,8 +53,8 @@ class NodeSocket:
 
     def __init__(self, env: Mapping[str, str], node: str) -> None:
         self._node = node
-        self._key = proof.derived(env[HPK_ATTEMPT_KEY].encode(), "hpk-steps", node, launch(env))
-        self.address = f"\0hpk-steps-{proof.proof(self._key, 'address')[:32]}"
+        self._key = message_auth.derive_key(env[HPK_ATTEMPT_KEY].encode(), "hpk-steps", node, launch(env))
+        self.address = f"\0hpk-steps-{message_auth.proof(self._key, 'address')[:32]}"
         self._socket: Optional[socket.socket] = None
 
     def heard(self) -> List[StepReport]:
@@ -78,7 +78,7 @@ class NodeSocket:
     def _opened(self, data: bytes) -> List[StepReport]:
         """Raises ValueError."""
         text = data[_MAC:].decode("ascii")
-        if not proof.same(data[:_MAC].decode("ascii"), proof.proof(self._key, text)):
+        if not message_auth.matches(data[:_MAC].decode("ascii"), message_auth.proof(self._key, text)):
             raise ValueError("a message of somebody else")
         return step_report.decoded(text, self._node)
 
@@ -88,7 +88,9 @@ class NodeSocket:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with contextlib.suppress(OSError):
-            self._socket.sendto((proof.proof(self._key, text) + text).encode(), socket.MSG_DONTWAIT, self.address)
+            self._socket.sendto(
+                (message_auth.proof(self._key, text) + text).encode(), socket.MSG_DONTWAIT, self.address
+            )
             return True
         return False
 

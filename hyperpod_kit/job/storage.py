@@ -18,7 +18,7 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job import state_place
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 from hyperpod_kit.untrusted.text import clean
 
 DEADLINE = 5.0
@@ -91,7 +91,7 @@ class Probe:
                 )
             except OSError:
                 return True
-            code = look_until(
+            code = poll_until(
                 self._process.poll,
                 lambda code: code is not None,
                 BackOff(0.002, 0.1),
@@ -185,7 +185,7 @@ class ObjectProbe:
             self._thread = threading.Thread(target=self._ask, daemon=True)
             self._thread.start()
         thread, left = self._thread, end - time.monotonic()
-        look_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=left, sleep=sleep)
+        poll_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=left, sleep=sleep)
         if thread.is_alive():
             self.why = f"no answer for {self._deadline:g} s"
             return False
@@ -237,5 +237,5 @@ class CheckpointRoot:
             away = True
             return False
 
-        look_until(over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause)
+        poll_until(over, bool, BackOff(1.0, 5.0, factor=1.5), seconds=self._limit, sleep=signals.pause)
         return away

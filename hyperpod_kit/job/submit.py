@@ -16,7 +16,7 @@ from typing import List, Optional, Sequence, Tuple
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.job import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
-from hyperpod_kit.system.mountinfo import holding, read
+from hyperpod_kit.system.mountinfo import mount_holding, read
 
 DEFAULTS = ("--requeue", "--open-mode=append", "--signal=B:USR1@120")
 """Put first, so that the user's own words win over them."""
@@ -171,7 +171,7 @@ def warnings(line: SbatchLine, directory: str, mounts: str = "/proc/self/mountin
 def _file_system(path: str, mounts: str) -> str:
     """Kind of the file system that holds a path, "" when that cannot be said."""
     try:
-        entry = holding(read(mounts), path)
+        entry = mount_holding(read(mounts), path)
     except OSError:
         return ""
     return "" if entry is None else entry.fs_type

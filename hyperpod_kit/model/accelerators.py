@@ -15,7 +15,7 @@ REPORT, DRAIN, REBOOT, REPLACE = "report", "drain", "reboot", "replace"
 ACTIONS = (REPORT, DRAIN, REBOOT, REPLACE)
 """The most that may be done about a fault, in order: each may do what those before it do."""
 
-_ONE = r"(2|4|8|16)?xlarge"
+_ONE_GPU_SIZES = r"(2|4|8|16)?xlarge"
 _GPUS = (
     (r"p3\.2xlarge", 1),
     (r"p3\.8xlarge", 4),
@@ -25,10 +25,10 @@ _GPUS = (
     (r"p5(e|en)?\.48xlarge", 8),
     (r"p6-b[23]00\.48xlarge", 8),
     (r"p6e-gb200\.36xlarge", 4),
-    (rf"g4dn\.{_ONE}", 1),
+    (rf"g4dn\.{_ONE_GPU_SIZES}", 1),
     (r"g4dn\.12xlarge", 4),
     (r"g4dn\.metal", 8),
-    (rf"(g5|g6|g6e)\.{_ONE}", 1),
+    (rf"(g5|g6|g6e)\.{_ONE_GPU_SIZES}", 1),
     (r"gr6\.[48]xlarge", 1),
     (r"(g5|g6|g6e)\.(12|24)xlarge", 4),
     (r"(g5|g6|g6e)\.48xlarge", 8),
@@ -43,11 +43,11 @@ _EFA = (
 )
 
 
-def gpus_of(instance_type: str) -> Optional[int]:
+def gpu_count(instance_type: str) -> Optional[int]:
     """NVIDIA GPUs of an instance of the type, `ml.p5.48xlarge`; None for a type that is not known here."""
     return next((count for pattern, count in _GPUS if re.fullmatch(rf"ml\.({pattern})", instance_type)), None)
 
 
-def efas_of(instance_type: str) -> Optional[int]:
+def efa_count(instance_type: str) -> Optional[int]:
     """The same for EFA devices."""
     return next((count for pattern, count in _EFA if re.fullmatch(rf"ml\.({pattern})", instance_type)), None)

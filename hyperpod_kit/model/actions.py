@@ -27,10 +27,10 @@ class Action:
     asked_by: str
     unit: str
 
-    def words(self) -> str:
+    def to_line(self) -> str:
         """One line for a person."""
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at))
-        return (
-            f"{when}  {self.action} {self.on}{f' of {self.owner}' if self.owner else ''}, "
-            f"asked by {self.asked_by}: {self.why}"
-        )
+        owner = ""
+        if self.owner:
+            owner = f" of {self.owner}"
+        return f"{when}  {self.action} {self.on}{owner}, asked by {self.asked_by}: {self.why}"

@@ -44,16 +44,18 @@ class Package:
     url: str = ""
 
     @property
-    def place(self) -> str:
+    def bundle_path(self) -> str:
         """Path in the bundle; without the epoch, as dpkg-name writes it."""
         version = self.version.split(":")[-1]
         return f"packages/{self.arch}/{self.name}_{version}_{ARCHITECTURES[self.arch]}.deb"
 
     @property
-    def is_own(self) -> bool:
+    def is_client_package(self) -> bool:
         """Whether this is the client's own package and not something that it needs."""
-        own = CLIENTS[self.client]
-        return self.name.startswith(own) if own.endswith("-") else self.name == own
+        package_name = CLIENTS[self.client]
+        if package_name.endswith("-"):
+            return self.name.startswith(package_name)
+        return self.name == package_name
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -61,8 +63,8 @@ class Package:
 
 def client_of(name: str) -> str:
     """The client that a package is the own package of, "" for any other."""
-    for client, own in CLIENTS.items():
-        if name == own or (own.endswith("-") and name.startswith(own)):
+    for client, package_name in CLIENTS.items():
+        if name == package_name or (package_name.endswith("-") and name.startswith(package_name)):
             return client
     return ""
 

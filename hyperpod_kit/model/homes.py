@@ -26,7 +26,9 @@ def mount_path(base: str, user: str) -> str:
 
 def mount_name(user: str, uid: int) -> str:
     """Name of that mount. User names may hold what mount names may not; uids are unique."""
-    return f"home-{user}" if "_" not in user else f"home-{uid}"
+    if "_" not in user:
+        return f"home-{user}"
+    return f"home-{uid}"
 
 
 def private_parent_of(path: str) -> str:

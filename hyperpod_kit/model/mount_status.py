@@ -66,8 +66,12 @@ class MountStatus:
     def fullness(self) -> str:
         """`84 % full`, "" where it does not tell."""
         # Never rounded up: what is said to be full has no room at all.
-        return f"{int(self.share * 100)} % full" if self.used_bytes + self.free_bytes else ""
+        if self.used_bytes + self.free_bytes:
+            return f"{int(self.share * 100)} % full"
+        return ""
 
 
 def _share(used: int, free: int) -> float:
-    return used / (used + free) if used + free else 0.0
+    if used + free:
+        return used / (used + free)
+    return 0.0

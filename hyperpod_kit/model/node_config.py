@@ -14,7 +14,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.model.optional_steps import OptionalSteps, steps_from_dict
-from hyperpod_kit.model.scripts import OwnScript, script_from_dict
+from hyperpod_kit.model.scripts import CustomScript, script_from_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
 from hyperpod_kit.model.shares import Group, group_from_dict
 from hyperpod_kit.model.states import MountState
@@ -47,7 +47,7 @@ class HealthPolicy:
     refuse_when_full: bool = False
     textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
 
-    def keeps_away(self, status: MountStatus) -> bool:
+    def keeps_jobs_away(self, status: MountStatus) -> bool:
         """Whether a mount in this state is a reason to start no job on a node. Every user can fill a file system that
         all share, and must not close a cluster with it: unless the configuration says so, `full` is none."""
         return not status.healthy and (status.state != MountState.FULL or self.refuse_when_full)
@@ -70,14 +70,14 @@ class NodeConfig:
     secrets: Tuple[Secret, ...] = ()
     slurm_state: str = ""
     metadata_users: Optional[Tuple[str, ...]] = None
-    scripts: Tuple[OwnScript, ...] = ()
+    scripts: Tuple[CustomScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
     groups: Tuple[Group, ...] = ()
     controllers: int = 1
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
-        return tuple(mount for mount in self.mounts if mount.carried_by(role, group))
+        return tuple(mount for mount in self.mounts if mount.is_carried_by(role, group))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""

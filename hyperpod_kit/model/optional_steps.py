@@ -80,7 +80,7 @@ class Accounting:
     @property
     def preempts(self) -> bool:
         """Whether jobs of one QOS make room for those of another."""
-        return any(one.preempts for one in self.qos)
+        return any(qos.preempts for qos in self.qos)
 
 
 @dataclass(frozen=True)
@@ -196,14 +196,14 @@ class OptionalSteps:
     @property
     def names(self) -> Tuple[str, ...]:
         """Keys of those that are on, in their order."""
-        return tuple(one.name for one in fields(self) if getattr(self, one.name) is not None)
+        return tuple(step_field.name for step_field in fields(self) if getattr(self, step_field.name) is not None)
 
-    def kept_up_on(self, role: str) -> Tuple[str, ...]:
+    def upkeep_steps_on(self, role: str) -> Tuple[str, ...]:
         """Keys of those that want something done again and again on nodes of that role."""
-        wanting = ["log_rotation", "ssh_between_nodes", "podman", "enroot"]
+        upkeep_steps = ["log_rotation", "ssh_between_nodes", "podman", "enroot"]
         if role == Role.CONTROLLER:
-            wanting += ["node_exporter", "accounting"]
-        return tuple(name for name in wanting if name in self.names)
+            upkeep_steps += ["node_exporter", "accounting"]
+        return tuple(name for name in upkeep_steps if name in self.names)
 
     def to_dict(self) -> Dict[str, Any]:
         """Only what is on: a bundle without any is what it always was."""
@@ -212,22 +212,31 @@ class OptionalSteps:
 
 def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
     """Inverse of `OptionalSteps.to_dict`. Raises TypeError for unknown or missing fields."""
-    made: Dict[str, Any] = {name: _MADE[name](**_tuples(raw[name])) for name in raw if name != "accounting"}
+    steps: Dict[str, Any] = {name: _STEP_CLASSES[name](**_tuples(raw[name])) for name in raw if name != "accounting"}
     if "accounting" in raw:
-        inner = dict(raw["accounting"])
-        database = inner["database"]
-        inner["database"] = None if database is None else OutsideDatabase(**database)
-        inner["accounts"] = tuple(SlurmAccount(**_tuples(one)) for one in inner["accounts"])
-        inner["qos"] = tuple(AccountingQos(**_tuples(one)) for one in inner["qos"])
-        made["accounting"] = Accounting(**_tuples(inner))
-    return OptionalSteps(**made)
+        accounting = dict(raw["accounting"])
+        database = accounting["database"]
+        if database is None:
+            accounting["database"] = None
+        else:
+            accounting["database"] = OutsideDatabase(**database)
+        accounting["accounts"] = tuple(SlurmAccount(**_tuples(account)) for account in accounting["accounts"])
+        accounting["qos"] = tuple(AccountingQos(**_tuples(qos)) for qos in accounting["qos"])
+        steps["accounting"] = Accounting(**_tuples(accounting))
+    return OptionalSteps(**steps)
 
 
 def _tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return {key: _tuple_of(value) for key, value in raw.items()}
 
 
-_MADE: Dict[str, Any] = {
+def _tuple_of(field_value: Any) -> Any:
+    if isinstance(field_value, list):
+        return tuple(field_value)
+    return field_value
+
+
+_STEP_CLASSES: Dict[str, Any] = {
     "log_rotation": LogRotation,
     "login_message": LoginMessage,
     "ssh_between_nodes": SshBetweenNodes,

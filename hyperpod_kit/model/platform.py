@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode
 
 
-def decide_platform(
+def mark_platform_mounts(
     mounts: Sequence[Mount], lifecycle_mode: str, groups: Sequence[Tuple[str, str]]
 ) -> Tuple[Mount, ...]:
     """The mounts with `platform` set where HyperPod makes them. `groups`: (name, role) of every instance group.
@@ -22,20 +22,20 @@ def decide_platform(
     In on_create mode it makes none. In the others it makes, in each instance group, one Lustre and one OpenZFS: the
     first of each that the configuration gives the group. A further one is ours.
     """
-    theirs = set()
+    platform_names = set()
     if lifecycle_mode != LifecycleMode.ON_CREATE:
         for group, role in groups:
-            theirs.update(first_of_platform(mounts, group, role))
+            platform_names.update(platform_mount_names(mounts, group, role))
     return tuple(
-        replace(mount, platform=mount.name in theirs) if mount.traits.storage_config else mount  # type: ignore[type-var]
+        replace(mount, platform=mount.name in platform_names) if mount.traits.storage_config else mount  # type: ignore[type-var]
         for mount in mounts
     )
 
 
-def first_of_platform(mounts: Sequence[Mount], group: str, role: str) -> List[str]:
+def platform_mount_names(mounts: Sequence[Mount], group: str, role: str) -> List[str]:
     """Names of the mounts that HyperPod would make in one instance group."""
-    found: Dict[str, str] = {}
+    names_by_kind: Dict[str, str] = {}
     for mount in mounts:
-        if mount.platform_could() and mount.carried_by(role, group):
-            found.setdefault(mount.kind, mount.name)
-    return list(found.values())
+        if mount.platform_can_mount() and mount.is_carried_by(role, group):
+            names_by_kind.setdefault(mount.kind, mount.name)
+    return list(names_by_kind.values())

@@ -29,7 +29,7 @@ DIRECTORY = "scripts/"
 
 
 @dataclass(frozen=True)
-class OwnScript:
+class CustomScript:
     """One script. `run`: the file that is started, below the script's own directory; `arguments`: one of STAND_FOR is
     replaced by what it stands for; `timeout`: seconds; `groups`: only these instance groups, all when empty;
     `required`: whether its failure fails the node; `always`: at each run of `node apply`, and not once for the same
@@ -46,7 +46,7 @@ class OwnScript:
     always: bool = False
 
     @property
-    def place(self) -> str:
+    def bundle_directory(self) -> str:
         """Its directory in the bundle, with a slash at the end."""
         return f"{DIRECTORY}{self.name}/"
 
@@ -58,7 +58,7 @@ class OwnScript:
         return asdict(self)
 
 
-def script_from_dict(raw: Mapping[str, Any]) -> OwnScript:
-    """Inverse of `OwnScript.to_dict`. Raises TypeError for unknown or missing fields."""
+def script_from_dict(raw: Mapping[str, Any]) -> CustomScript:
+    """Inverse of `CustomScript.to_dict`. Raises TypeError for unknown or missing fields."""
     lists = {key: tuple(raw[key]) for key in ("arguments", "roles", "groups")}
-    return OwnScript(**{**raw, **lists})
+    return CustomScript(**{**raw, **lists})

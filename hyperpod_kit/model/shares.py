@@ -36,12 +36,16 @@ class Group:
     @property
     def mode(self) -> int:
         """Of its directory."""
-        return ARCHIVE_MODE if self.archived else SHARE_MODE
+        if self.archived:
+            return ARCHIVE_MODE
+        return SHARE_MODE
 
     @property
     def owning_gid(self) -> int:
         """Of its directory."""
-        return 0 if self.archived else self.gid
+        if self.archived:
+            return 0
+        return self.gid
 
     def to_dict(self) -> Dict[str, Any]:
         """JSON form."""
@@ -60,4 +64,6 @@ def share_path(base: str, group: str) -> str:
 
 def share_mount_name(group: Group) -> str:
     """Name of the mount of an access point. Group names may hold what mount names may not; numbers are unique."""
-    return f"share-{group.name}" if "_" not in group.name else f"share-{group.gid}"
+    if "_" not in group.name:
+        return f"share-{group.name}"
+    return f"share-{group.gid}"

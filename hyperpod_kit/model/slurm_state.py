@@ -16,37 +16,47 @@ OWN_DISK = "own-disk"
 """What the configuration says for: leave StateSaveLocation where the platform has it."""
 
 
-def why_unfit(mount: Mount, controller_group: str) -> str:
+def unfit_reason(mount: Mount, controller_group: str) -> str:
     """Why slurmctld's state cannot lie on this mount; "" when it can."""
     if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
-    if mount.one_users():
+    if mount.has_single_owner():
         return "behind an access point every file is one user's"
-    if not mount.carried_by(Role.CONTROLLER, controller_group):
+    if not mount.is_carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
-    return "" if mount.required else "it is not required, and slurmctld could not start without it"
+    if mount.required:
+        return ""
+    return "it is not required, and slurmctld could not start without it"
 
 
-def why_not_everywhere(mount: Mount, cluster: ClusterSpec) -> str:
+def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
     """Why nodes cannot tell each other anything on this mount; "" when they can."""
     if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames to build on, or is one node's own"
-    if mount.one_users():
+    if mount.has_single_owner():
         return "behind an access point every file is one user's"
-    without = [group.name for group in cluster.groups if not mount.carried_by(group.role, group.name)]
+    without = [group.name for group in cluster.groups if not mount.is_carried_by(group.role, group.name)]
     if without:
         return f"{', '.join(without)} does not mount it"
-    return "" if mount.required else "it is not required, and a node would be without it"
+    if mount.required:
+        return ""
+    return "it is not required, and a node would be without it"
 
 
-def chosen(mounts: Sequence[Mount], asked: Optional[str], controller_group: str, lifecycle_mode: str) -> str:
+def choose_state_mount(
+    mounts: Sequence[Mount], requested: Optional[str], controller_group: str, lifecycle_mode: str
+) -> str:
     """Name of the mount that has slurmctld's state, "" for the controller's own disk.
 
-    asked: a mount's name or OWN_DISK; None: the first mount that fits. No script of ours runs in ami_only mode.
+    requested: a mount's name or OWN_DISK; None: the first mount that fits. No script of ours runs in ami_only mode.
     """
-    if asked == OWN_DISK or lifecycle_mode == LifecycleMode.AMI_ONLY:
+    if requested == OWN_DISK or lifecycle_mode == LifecycleMode.AMI_ONLY:
         return ""
-    fitting = [mount.name for mount in mounts if not why_unfit(mount, controller_group)]
-    if asked is None:
-        return fitting[0] if fitting else ""
-    return asked if asked in fitting else ""
+    fitting = [mount.name for mount in mounts if not unfit_reason(mount, controller_group)]
+    if requested is None:
+        if fitting:
+            return fitting[0]
+        return ""
+    if requested in fitting:
+        return requested
+    return ""

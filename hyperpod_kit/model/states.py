@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class _Word(str, Enum):
+class _StringEnum(str, Enum):
     """A text that is printed as its value by every Python: `str` and f-strings of 3.8 to 3.12 differ otherwise."""
 
     def __str__(self) -> str:
@@ -21,7 +21,7 @@ class _Word(str, Enum):
         return str.__format__(str(self.value), spec)
 
 
-class MountState(_Word):
+class MountState(_StringEnum):
     """What a check found (docs/health.md), in the order in which reports show them."""
 
     OK = "ok"
@@ -44,17 +44,17 @@ MOUNTED = SERVES | {MountState.FULL}
 """It is there and ours. A full one too: mounting again frees nothing, and a node that refused to start for it could
 never be used to clean up."""
 
-ANSWERS = MOUNTED | {MountState.READONLY}
+RESPONSIVE = MOUNTED | {MountState.READONLY}
 """Touching it hangs nobody, and something of ours is there."""
 
 OCCUPIED = frozenset((MountState.WRONG_TARGET, MountState.READONLY, MountState.UNKNOWN))
 """Something lives at the path that starting a unit would not change."""
 
-GONE = frozenset((MountState.ABSENT, MountState.STALE))
+ABSENT_OR_STALE = frozenset((MountState.ABSENT, MountState.STALE))
 """Nothing is there, or what is there is dead: starting its unit is the repair."""
 
 
-class RepairAction(_Word):
+class RepairAction(_StringEnum):
     """What to do about a mount: nothing, look again first, start its unit, or kill its daemon before that."""
 
     NONE = "none"
@@ -67,7 +67,7 @@ REPAIRS = frozenset((RepairAction.RESTART, RepairAction.KILL))
 """Actions that do something now."""
 
 
-class Role(_Word):
+class Role(_StringEnum):
     """What a node of an instance group is to Slurm."""
 
     CONTROLLER = "controller"
@@ -79,7 +79,7 @@ ROLES = tuple(role.value for role in Role)
 """As the configuration writes them."""
 
 
-class LifecycleMode(_Word):
+class LifecycleMode(_StringEnum):
     """Which of HyperPod's three lifecycle modes: ours after HyperPod's own set-up, ours alone, HyperPod's alone."""
 
     ON_INIT_COMPLETE = "on_init_complete"

@@ -100,20 +100,20 @@ def flush_unit(job: str, restart: int, uid: int) -> str:
     return f"{PREFIX}flush@{job}.{restart}.{uid}.service"
 
 
-def units_of(mounts: Sequence[Mount], role: str, steps: OptionalSteps) -> List[str]:
+def expected_units(mounts: Sequence[Mount], role: str, steps: OptionalSteps) -> List[str]:
     """Every unit of ours that a node with these mounts and optional steps has; any other of that prefix is left from
     before."""
-    elsewhere = {unit for unit, only in ONLY.items() if role != only}
-    if not steps.kept_up_on(role):
-        elsewhere |= {UPKEEP_UNIT, UPKEEP_TIMER}
+    excluded = {unit for unit, only in ONLY.items() if role != only}
+    if not steps.upkeep_steps_on(role):
+        excluded |= {UPKEEP_UNIT, UPKEEP_TIMER}
     if steps.device_checks is None:
-        elsewhere |= {DEVICES_UNIT, DEVICES_TIMER}
+        excluded |= {DEVICES_UNIT, DEVICES_TIMER}
     return [
-        *(unit for mount in mounts for _, unit in units_for(mount)),
-        *(unit for _, unit in NODE_UNITS if unit not in elsewhere),
+        *(unit for mount in mounts for _, unit in mount_units(mount)),
+        *(unit for _, unit in NODE_UNITS if unit not in excluded),
     ]
 
 
-def units_for(mount: Mount) -> List[Tuple[str, str]]:
+def mount_units(mount: Mount) -> List[Tuple[str, str]]:
     """(template under templates/systemd/, unit name) of every unit of one mount."""
     return [(mount.traits.service.template, carrier_unit(mount))]

@@ -42,7 +42,7 @@ FIELDS = (
     "_TRANSPORT",
 )
 
-UNSEEN = "not seeing messages from other users"
+NOT_PERMITTED = "not seeing messages from other users"
 """What journalctl says to somebody who may not read the system's journal."""
 
 NO_JOURNAL = "No journal files were found"
@@ -59,9 +59,9 @@ class ReadActions(NamedTuple):
     problem: str = ""
 
 
-def read(runner: Runner, since: float) -> ReadActions:
+def read_actions(runner: Runner, since: float) -> ReadActions:
     """What was done since that time. Raises NodeError, Unreachable, RunError."""
-    one = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
+    matches = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
     done = runner.run(
         [
             "journalctl",
@@ -70,16 +70,16 @@ def read(runner: Runner, since: float) -> ReadActions:
             f"--output-fields={','.join(FIELDS)}",
             f"--since=@{int(since)}",
             f"--lines={MOST}",
-            *one,
+            *matches,
             "_UID=0",
             "+",
-            *one,
+            *matches,
             f"_SYSTEMD_UNIT={SWEEP_UNIT}",
         ],
         timeout=SECONDS,
         check=False,
     )
-    if UNSEEN in done.stderr:
+    if NOT_PERMITTED in done.stderr:
         raise NodeError("this user may not read the journal", hint="sudo hyperpod-kit node actions")
     if NO_JOURNAL in done.stderr:
         raise Unreachable("this machine has no journal: nothing is known of what was done", hint=_DISK_USAGE)
@@ -88,10 +88,10 @@ def read(runner: Runner, since: float) -> ReadActions:
         problem = f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}"
         if not done.stdout:
             raise Unreachable(problem, hint=_DISK_USAGE)
-    return ReadActions(list(understood(done.stdout.splitlines())), problem)
+    return ReadActions(list(parse_actions(done.stdout.splitlines())), problem)
 
 
-def understood(lines: Iterable[str]) -> Iterable[Action]:
+def parse_actions(lines: Iterable[str]) -> Iterable[Action]:
     """The actions among lines of journalctl's JSON; what is none, or whose writer does not count, is left out."""
     for line in lines:
         try:
@@ -99,11 +99,11 @@ def understood(lines: Iterable[str]) -> Iterable[Action]:
             at = int(entry.get("__REALTIME_TIMESTAMP", 0)) / 1e6
         except (ValueError, TypeError):
             continue
-        if counts(entry):
-            yield Action(at, *(_word(entry, name) for name in (*FIELDS[:5], "_SYSTEMD_UNIT")))
+        if is_from_kit(entry):
+            yield Action(at, *(_text_field(entry, name) for name in (*FIELDS[:5], "_SYSTEMD_UNIT")))
 
 
-def counts(entry: Mapping[str, Any]) -> bool:
+def is_from_kit(entry: Mapping[str, Any]) -> bool:
     """Whether the journal says that a program of ours has written this. Its own fields begin with `_`, which no writer
     can give; a field that was given more than once is a list."""
     if entry.get("MESSAGE_ID") != audit.MESSAGE_ID or entry.get("_TRANSPORT") != "journal":
@@ -115,12 +115,14 @@ def counts(entry: Mapping[str, Any]) -> bool:
     return python and (entry.get("_UID") == "0" or entry.get("_SYSTEMD_UNIT") == SWEEP_UNIT)
 
 
-def _word(entry: Mapping[str, Any], name: str) -> str:
+def _text_field(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
-    return clean(value, LONGEST) if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return clean(value, LONGEST)
+    return ""
 
 
-def moment(text: str, now: float) -> float:
+def parse_since(text: str, now: float) -> float:
     """Unix time of `45s`, `30m`, `2h`, `3d` ago or of `@SECONDS`. Raises UsageError."""
     ago = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
     if ago:
@@ -139,20 +141,24 @@ def actions_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.run import LocalRunner
 
-    since = moment(args.since, time.time())
+    since = parse_since(args.since, time.time())
     read_config(NodePaths.from_environment())
-    answer = read(LocalRunner(), since)
-    actions, code = answer.actions, ExitCode.PROBLEM if answer.problem else ExitCode.OK
-    if answer.problem:
-        print(f"warning: {answer.problem}: there may be more", file=sys.stderr)
+    journal = read_actions(LocalRunner(), since)
+    actions, code = journal.actions, ExitCode.OK
+    if journal.problem:
+        code = ExitCode.PROBLEM
+    if journal.problem:
+        print(f"warning: {journal.problem}: there may be more", file=sys.stderr)
     if args.json:
         rows = [asdict(action) for action in actions]
-        told: Dict[str, Any] = {"since": since, "most": MOST, "actions": rows, "problem": answer.problem}
-        print(json.dumps(told))
+        document: Dict[str, Any] = {"since": since, "most": MOST, "actions": rows, "problem": journal.problem}
+        print(json.dumps(document))
         return code
     for action in actions:
-        print(action.words())
+        print(action.to_line())
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
-    more = f"; there may be more, the newest {MOST} are shown" if len(actions) >= MOST else ""
+    more = ""
+    if len(actions) >= MOST:
+        more = f"; there may be more, the newest {MOST} are shown"
     print(f"{len(actions)} actions since {when}{more}", file=sys.stderr)
     return code

@@ -11,55 +11,55 @@ from typing import Any, Callable, Dict, List, Sequence
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.step import Step
-from hyperpod_kit.node.steplog import StepRecord, append
+from hyperpod_kit.node.steplog import StepRecord, append_record
 
 ONE_AT_A_TIME = 300.0
 """Seconds to wait for another apply: of a script that was killed, the program may still be at work."""
 
 
-def apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], None] = print) -> Dict[str, Any]:
+def apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[str], None] = print) -> Dict[str, Any]:
     """Make this node what its configuration says; what became of it, as status.json holds it.
 
     A failure does not keep the other mounts from being made: one run shows everything that is wrong. Raises NodeError
     when another apply keeps at it for too long.
     """
-    with held(node, "apply", seconds=ONE_AT_A_TIME) as mine:
-        if not mine:
+    with hold_lock(node, "apply", seconds=ONE_AT_A_TIME) as locked:
+        if not locked:
             raise NodeError(
                 f"another `hyperpod-kit node apply` has been at work here for {ONE_AT_A_TIME:g} s",
                 hint="tail /var/log/provision/provisioning.log",
             )
-        return _apply(node, planned, mode, say)
+        return _apply(node, planned, mode, print_line)
 
 
-def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], None]) -> Dict[str, Any]:
+def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[[str], None]) -> Dict[str, Any]:
     records: List[StepRecord] = []
     failed: List[str] = []
     for step in planned:
         if failed and step.after_success:
             record = _record(node, step.name, "skipped", 0, detail=f"because {failed[0]} failed")
         else:
-            record = _run(node, step)
+            record = _run_step(node, step)
             if record.status == "failed" and step.required:
                 failed.append(step.name)
         records.append(record)
-        append(node.paths.log, record)
-        say(record.to_words())
+        append_record(node.paths.log, record)
+        print_line(record.to_text())
     # Each with its reason: of a node that could not be made, AWS and `wait` show the last lines alone.
-    why = "; ".join(f"{record.step}: {record.error}" for record in records if record.step in failed)
+    reasons = "; ".join(f"{record.step}: {record.error}" for record in records if record.step in failed)
     changed = sum(record.status == "changed" for record in records)
-    summary = _record(
-        node,
-        "summary",
-        "failed" if failed else "ok",
-        sum(record.duration_ms for record in records),
-        detail=f"changed={changed}",
-        error=f"failed: {why}" if failed else "",
-    )
-    append(node.paths.log, summary)
-    say(f"{summary.to_words()} changed={changed}" if failed else summary.to_words())
+    outcome, error = "ok", ""
+    if failed:
+        outcome, error = "failed", f"failed: {reasons}"
+    duration_ms = sum(record.duration_ms for record in records)
+    summary = _record(node, "summary", outcome, duration_ms, detail=f"changed={changed}", error=error)
+    append_record(node.paths.log, summary)
+    if failed:
+        print_line(f"{summary.to_text()} changed={changed}")
+    else:
+        print_line(summary.to_text())
     status = {
         "node": node.facts.node,
         "instance_id": node.facts.instance_id,
@@ -75,21 +75,21 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], 
     return status
 
 
-def foresee(node: Node, planned: Sequence[Step]) -> List[Dict[str, Any]]:
+def preview(node: Node, planned: Sequence[Step]) -> List[Dict[str, Any]]:
     """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` and `hint` where that cannot
     be told."""
-    seen = []
+    previews = []
     for step in planned:
         would, error, hint = "", "", ""
         try:
             would = step.pending(node)
         except HyperpodKitError as err:
             error, hint = err.message, err.hint or ""
-        seen.append({**step.to_dict(), "would": would, "error": error, "hint": hint})
-    return seen
+        previews.append({**step.to_dict(), "would": would, "error": error, "hint": hint})
+    return previews
 
 
-def _run(node: Node, step: Step) -> StepRecord:
+def _run_step(node: Node, step: Step) -> StepRecord:
     started = node.clock.monotonic()
 
     def spent() -> int:
@@ -109,7 +109,10 @@ def _run(node: Node, step: Step) -> StepRecord:
             hint="this is a defect of hyperpod-kit: please report it",
             error=f"{type(err).__name__}: {err} ({where.filename}:{where.lineno})",
         )
-    return _record(node, step.name, "changed" if outcome.changed else "ok", spent(), detail=outcome.detail)
+    status = "ok"
+    if outcome.changed:
+        status = "changed"
+    return _record(node, step.name, status, spent(), detail=outcome.detail)
 
 
 def _record(

@@ -14,14 +14,14 @@ from typing import Any, Callable, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.system.readable import readable
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 
-class NoAnswer(NodeError):
+class NoResponse(NodeError):
     """The work was not done in time; its child was killed, and left behind if the kernel holds it."""
 
 
-def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
+def run_in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
     """What `work` returns, through JSON. Raises NodeError with its words when it fails, NoAnswer."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -29,7 +29,7 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
         try:
             _drop_descriptors(keep=writer)
             os.setsid()
-            os.write(writer, json.dumps(_answer(work)).encode())
+            os.write(writer, json.dumps(_run_work(work)).encode())
         finally:
             os._exit(0)
     os.close(writer)
@@ -39,13 +39,13 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
         os.close(reader)
         os.kill(pid, signal.SIGKILL)
         # Whoever is held by the kernel does not end; init takes it when we have gone.
-        look_until(lambda: os.waitpid(pid, os.WNOHANG)[0], bool, every(0.01), seconds=1.0)
+        poll_until(lambda: os.waitpid(pid, os.WNOHANG)[0], bool, fixed_pause(0.01), seconds=1.0)
     if not text:
-        raise NoAnswer(f"{what}: no answer within {seconds:g} s")
-    good, answer = json.loads(text)
+        raise NoResponse(f"{what}: no answer within {seconds:g} s")
+    good, response = json.loads(text)
     if not good:
-        raise NodeError(f"{what}: {answer}")
-    return answer
+        raise NodeError(f"{what}: {response}")
+    return response
 
 
 def _drop_descriptors(keep: int) -> None:
@@ -56,7 +56,7 @@ def _drop_descriptors(keep: int) -> None:
                 os.close(int(descriptor))
 
 
-def _answer(work: Callable[[], Any]) -> Tuple[bool, Any]:
+def _run_work(work: Callable[[], Any]) -> Tuple[bool, Any]:
     try:
         return True, work()
     except HyperpodKitError as err:
@@ -72,8 +72,8 @@ def _read(reader: int, seconds: float) -> bytes:
     end = time.monotonic() + seconds
     text = b""
     while True:
-        left = end - time.monotonic()
-        if left <= 0 or not readable([reader], left):
+        remaining = end - time.monotonic()
+        if remaining <= 0 or not readable([reader], remaining):
             return b""
         part = os.read(reader, 65536)
         if not part:

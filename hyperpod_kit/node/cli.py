@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     import argparse
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors of the system that are about a place and not about this program."""
 
 
 def run(argv: Sequence[str]) -> int:
     """As `main`, with errors on standard error and in the exit code."""
-    return ending.run(lambda: main(argv), _about_a_place)
+    return ending.run(lambda: main(argv), _storage_ending)
 
 
-def _about_a_place(error: OSError) -> Optional[ending.Ending]:
-    if error.errno not in NO_ROOM:
+def _storage_ending(error: OSError) -> Optional[ending.Ending]:
+    if error.errno not in STORAGE_ERRORS:
         return ending.of_system(error)
-    place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
-    return ending.Ending(f"{error.filename or place}: {error.strerror}", f"df -h {place}; df -i {place}", 1)
+    directory = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
+    return ending.Ending(f"{error.filename or directory}: {error.strerror}", f"df -h {directory}; df -i {directory}", 1)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     return command(args)
 
 
-def ask_command(args: argparse.Namespace) -> int:
+def query_peers_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.peers import query
 
     return query.main()
@@ -57,9 +57,9 @@ def actions_command(args: argparse.Namespace) -> int:
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.file_audit import watched
+    from hyperpod_kit.node.file_audit import supervisor
 
-    return watched.run(args.place, args.log)
+    return supervisor.run(args.place, args.log)
 
 
 def upkeep_command(args: argparse.Namespace) -> int:
@@ -204,5 +204,5 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("place", metavar="MOUNT")
     sub.add_argument("--log", required=True, metavar="FILE", help="lines are added to it; on another file system")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
-    add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
+    add("ask", query_peers_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
     return parser

@@ -15,7 +15,7 @@ from hyperpod_kit.untrusted import by_descriptor
 
 FSTAB = "/etc/enroot/mounts.d/50-hyperpod-kit.fstab"
 
-SEEN = """\
+FSTAB_TEXT = """\
 # hyperpod-kit: its program and its marks in every container (enroot's own fstab format, enroot-mount(1))
 /opt/hyperpod-kit /opt/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,rslave,nofail,silent 0 -1
 /run/hyperpod-kit /run/hyperpod-kit none x-create=dir,rbind,ro,nosuid,nodev,noexec,rslave,nofail,silent 0 -1
@@ -24,20 +24,22 @@ SEEN = """\
 
 
 def pending(node: Node) -> str:
-    """What `show` would do, in words."""
-    return "" if read_text(node.paths.real(FSTAB)) == SEEN else f"write {FSTAB}"
+    """What `write_fstab` would do, in words."""
+    if read_text(node.paths.real(FSTAB)) == FSTAB_TEXT:
+        return ""
+    return f"write {FSTAB}"
 
 
-def show(node: Node) -> bool:
+def write_fstab(node: Node) -> bool:
     """Have enroot mount our directories into every container; True when it was not told before."""
-    changed = write_if_different(node.paths.real(FSTAB), SEEN)
+    changed = write_if_different(node.paths.real(FSTAB), FSTAB_TEXT)
     # The first container may come before the first check of a mount makes the directory.
     by_descriptor.make_directories(node.paths.real("/run/hyperpod-kit"), 0o755)
     return changed
 
 
 def _run(node: Node) -> StepOutcome:
-    return StepOutcome(show(node))
+    return StepOutcome(write_fstab(node))
 
 
 STEP = Step("containers", _run, pending, required=False)

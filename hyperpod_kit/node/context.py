@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Node:
     """This node: its paths, its configuration, its facts, a way to run commands and a clock.
 
-    asked_state: which copy of Slurm's state a person has chosen where their ages do not tell (`node apply
+    requested_state_copy: which copy of Slurm's state a person has chosen where their ages do not tell (`node apply
     --slurm-state`).
     """
 
@@ -36,7 +36,7 @@ class Node:
     facts: NodeFacts
     runner: Runner
     clock: Clock
-    asked_state: Optional[StateCopy] = None
+    requested_state_copy: Optional[StateCopy] = None
 
     @property
     def bundle_id(self) -> str:
@@ -56,8 +56,8 @@ class Node:
         for mount in self.mounts:
             if mount.name == name:
                 return mount
-        known = ", ".join(mount.name for mount in self.mounts) or "none"
-        raise Absent(f"no mount {name} on a {self.facts.role} node; it has: {known}")
+        names = ", ".join(mount.name for mount in self.mounts) or "none"
+        raise Absent(f"no mount {name} on a {self.facts.role} node; it has: {names}")
 
 
 def read_config(paths: NodePaths) -> NodeConfig:

@@ -19,33 +19,36 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.node import facts as node_facts
 from hyperpod_kit.node.context import Node, open_node, read_config
 from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.steplog import StepRecord, append
+from hyperpod_kit.node.steplog import StepRecord, append_record
 from hyperpod_kit.node.timing import Clock
 
 
 def facts_command(args: argparse.Namespace) -> int:
     """Exit code 0; raises what `facts.gather` raises."""
     paths = NodePaths.from_environment()
-    found = node_facts.gather(paths, read_config(paths), Clock(), within=0.0).to_dict()
+    facts = node_facts.gather(paths, read_config(paths), Clock(), within=0.0).to_dict()
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(facts))
     else:
-        for key, value in found.items():
+        for key, value in facts.items():
             print(f"{key}: {value}")
     return 0
 
 
 def plan_command(args: argparse.Namespace) -> int:
     """Exit code 0."""
-    show_plan(_with_choice(open_node(gather=True, keep=False, within=0.0), args), args.mode, args.json)
+    show_plan(_with_requested_state(open_node(gather=True, keep=False, within=0.0), args), args.mode, args.json)
     return 0
 
 
-def _with_choice(node: Node, args: argparse.Namespace) -> Node:
+def _with_requested_state(node: Node, args: argparse.Namespace) -> Node:
     """The node with the copy of Slurm's state that was chosen on the command line."""
     from hyperpod_kit.node.slurm.saved_state import StateCopy
 
-    return replace(node, asked_state=StateCopy(args.slurm_state) if args.slurm_state else None)
+    requested = None
+    if args.slurm_state:
+        requested = StateCopy(args.slurm_state)
+    return replace(node, requested_state_copy=requested)
 
 
 def apply_command(args: argparse.Namespace) -> int:
@@ -57,7 +60,7 @@ def apply_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return plan_command(args)
     try:
-        node = _with_choice(open_node(gather=True), args)
+        node = _with_requested_state(open_node(gather=True), args)
     except HyperpodKitError as err:
         report_no_facts(err)
         raise
@@ -65,30 +68,35 @@ def apply_command(args: argparse.Namespace) -> int:
     planned = plan(STEPS, node.config, node.facts.role, node.facts.group, mode)
     if mode != node.config.lifecycle_mode:
         report_other_mode(node, mode)
-    words = sys.stderr if args.json else sys.stdout
-    status = apply(node, planned, mode, lambda line: print(line, file=words, flush=True))
+    if args.json:
+        stream = sys.stderr
+    else:
+        stream = sys.stdout
+    status = apply(node, planned, mode, lambda line: print(line, file=stream, flush=True))
     if args.json:
         print(json.dumps(status))
-    return 0 if status["ok"] else 1
+    if status["ok"]:
+        return 0
+    return 1
 
 
 def secrets_command(args: argparse.Namespace) -> int:
     """Exit code 0; raises NodeError."""
-    from hyperpod_kit.node.secrets.keep import keep
+    from hyperpod_kit.node.secrets.secret_files import ensure_secrets
 
-    changed = keep(open_node())
+    changed = ensure_secrets(open_node())
     print(f"changed: {', '.join(changed) or 'nothing'}")
     return 0
 
 
 def show_plan(node: Node, mode: str, as_json: bool) -> None:
     """Print what `apply` would do now; nothing is changed, not even a log."""
-    from hyperpod_kit.node.apply import foresee
+    from hyperpod_kit.node.apply import preview
     from hyperpod_kit.node.plan import plan
     from hyperpod_kit.node.steps import STEPS
 
     mode = mode or node.config.lifecycle_mode
-    steps = foresee(node, plan(STEPS, node.config, node.facts.role, node.facts.group, mode))
+    steps = preview(node, plan(STEPS, node.config, node.facts.role, node.facts.group, mode))
     changed = sum(bool(step["would"]) for step in steps)
     if as_json:
         print(
@@ -105,28 +113,30 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
         )
         return
     for step in steps:
-        print(line_of(step))
+        print(format_step(step))
     print(f"changed={changed}")
 
 
 def slurm_state_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.context import open_node
-    from hyperpod_kit.node.slurm import keeper
+    from hyperpod_kit.node.slurm import lease_keeper
 
-    return keeper.run(open_node())
+    return lease_keeper.run(open_node())
 
 
-def line_of(step: Dict[str, Any]) -> str:
-    words: List[str] = [step["step"]]
+def format_step(step: Dict[str, Any]) -> str:
+    parts: List[str] = [step["step"]]
     if not step["required"]:
-        words.append("(not required)")
-    line = " ".join(words)
+        parts.append("(not required)")
+    line = " ".join(parts)
     if step["would"]:
         return f"{line}: {step['would']}"
     if not step["error"]:
         return f"{line}: nothing"
     line = f"{line}: cannot tell: {step['error']}"
-    return f"{line}\nhint: {step['hint']}" if step["hint"] else line
+    if step["hint"]:
+        return f"{line}\nhint: {step['hint']}"
+    return line
 
 
 def report_other_mode(node: Node, mode: str) -> None:
@@ -135,7 +145,7 @@ def report_other_mode(node: Node, mode: str) -> None:
     This is legitimate beside other lifecycle scripts. Otherwise LifeCycleConfig names the wrong script, and later steps
     will time out.
     """
-    append(
+    append_record(
         node.paths.log,
         StepRecord(
             node.clock.wall(),
@@ -151,7 +161,7 @@ def report_other_mode(node: Node, mode: str) -> None:
 
 def report_no_facts(err: HyperpodKitError) -> None:
     """A node that does not know who it is still says so where an admin will look."""
-    append(
+    append_record(
         NodePaths.from_environment().log,
         StepRecord(time.time(), socket.gethostname(), "", "facts", "failed", 0, error=err.message, hint=err.hint or ""),
     )

@@ -26,16 +26,21 @@ def ports(node: Node) -> Tuple[int, int]:
     section = ""
     # Read by hand: a parser of such files costs the check more than all of its probes.
     for line in (read_text(node.paths.real(EFS_UTILS_CONF)) or "").splitlines():
-        words = line.split("#", 1)[0].strip()
-        if words.startswith("[") and words.endswith("]"):
-            section = words[1:-1].strip()
-        key, separator, value = words.partition("=" if "=" in words else ":")
+        line_text = line.split("#", 1)[0].strip()
+        if line_text.startswith("[") and line_text.endswith("]"):
+            section = line_text[1:-1].strip()
+        delimiter = ":"
+        if "=" in line_text:
+            delimiter = "="
+        key, separator, value = line_text.partition(delimiter)
         if section == "mount" and separator:
             values[key.strip()] = value.strip()
     low, high = (
         _number(values.get(f"port_range_{side}_bound", "")) or usual for side, usual in zip(("lower", "upper"), PORTS)
     )
-    return (low, high) if 0 < low <= high < 65536 else PORTS
+    if 0 < low <= high < 65536:
+        return (low, high)
+    return PORTS
 
 
 def reserve(node: Node, low: int, high: int) -> bool:
@@ -43,18 +48,18 @@ def reserve(node: Node, low: int, high: int) -> bool:
     program may hold a port that a proxy is to have, and the rules would cut one that got such a port by chance."""
     path = node.paths.real(RESERVED)
     with contextlib.suppress(OSError, ValueError):
-        there = (read_text(path) or "").strip()
-        if _covered(there, low, high):
+        present = (read_text(path) or "").strip()
+        if _covered(present, low, high):
             return False
         with by_descriptor.stream(path, "w", encoding="ascii") as stream:
-            stream.write(",".join(part for part in (there, f"{low}-{high}") if part) + "\n")
+            stream.write(",".join(part for part in (present, f"{low}-{high}") if part) + "\n")
         return True
     return False
 
 
-def _covered(there: str, low: int, high: int) -> bool:
+def _covered(listed: str, low: int, high: int) -> bool:
     spans: List[Tuple[int, int]] = []
-    for part in there.split(",") if there else []:
+    for part in listed.split(",") if listed else []:
         begin, _, end = part.partition("-")
         spans.append((int(begin), int(end or begin)))
     for first, last in sorted(spans):
@@ -64,4 +69,6 @@ def _covered(there: str, low: int, high: int) -> bool:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return 0

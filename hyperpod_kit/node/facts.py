@@ -46,14 +46,19 @@ class NodeFacts:
     @property
     def dns_suffix(self) -> str:
         """What AWS's host names end in, in this partition."""
-        return "amazonaws.com.cn" if self.partition == "aws-cn" else "amazonaws.com"
+        if self.partition == "aws-cn":
+            return "amazonaws.com.cn"
+        return "amazonaws.com"
 
 
-def is_own_address(address: str) -> bool:
+def is_local_address(address: str) -> bool:
     """Whether the literal `address` belongs to this machine. Sends nothing: the kernel picks the source address."""
     import socket  # not for the many commands that load the facts of creation
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     try:
         socket.inet_pton(family, address)  # a name would be looked up, for as long as the resolver likes
     except OSError:
@@ -70,29 +75,29 @@ def find_self(
     raw: Mapping[str, Any],
     roles: Mapping[str, str],
     hostname: str,
-    is_own: Callable[[str], bool],
-    own_id: Callable[[], str] = lambda: "",
+    is_local_address: Callable[[str], bool],
+    local_instance_id: Callable[[], str] = lambda: "",
 ) -> Optional[NodeFacts]:
     """This node's facts, None while it is not in the resource config.
 
     Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
     """
-    own = resource_config.find_own(raw, is_own, own_id)
-    if own is None:
+    instance = resource_config.find_local_instance(raw, is_local_address, local_instance_id)
+    if instance is None:
         return None
-    if own.group not in roles:
+    if instance.group not in roles:
         raise UnknownRole(
-            f"this node is in instance group {own.group}, the bundle knows {', '.join(sorted(roles))}",
+            f"this node is in instance group {instance.group}, the bundle knows {', '.join(sorted(roles))}",
             hint="add the group to provisioning_parameters.json, then hyperpod-kit upload",
         )
-    region, partition = resource_config.place(raw)
+    region, partition = resource_config.region_and_partition(raw)
     controllers = resource_config.controller_addresses(raw, roles)
     return NodeFacts(
         node=hostname,
-        address=own.address,
-        instance_id=own.instance_id,
-        group=own.group,
-        role=roles[own.group],
+        address=instance.address,
+        instance_id=instance.instance_id,
+        group=instance.group,
+        role=roles[instance.group],
         region=region,
         partition=partition,
         controller_address=controllers[0] if controllers else None,
@@ -101,20 +106,26 @@ def find_self(
     )
 
 
-def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
+def local_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
     """How to recognise our own address; below a root, `HPK_NODE_ADDRESS` may name it."""
-    named = environ.get(HPK_NODE_ADDRESS) if paths.root else None
-    return (lambda address: address == named) if named else is_own_address
+    named = None
+    if paths.root:
+        named = environ.get(HPK_NODE_ADDRESS)
+    if named:
+        return lambda address: address == named
+    return is_local_address
 
 
-def own_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
+def local_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
     """This machine's id by the metadata service, "" where that does not say; below a root only one that is named."""
     from hyperpod_kit.signing import role  # not for the many commands that load the facts of creation
 
     if paths.root and not environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
         return ""
-    found = role.instance_id(environ)
-    return found if re.fullmatch(r"[A-Za-z0-9-]{1,64}", found) else ""
+    instance_id = role.instance_id(environ)
+    if re.fullmatch(r"[A-Za-z0-9-]{1,64}", instance_id):
+        return instance_id
+    return ""
 
 
 def gather(
@@ -134,27 +145,32 @@ def gather(
     import socket
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
-    is_own = own_address_test(paths, environ)
-    own_id = functools.lru_cache(maxsize=1)(lambda: own_instance_id(paths, environ))
-    seen: List[Optional[NodeFacts]] = [None]
+    is_local_address = local_address_test(paths, environ)
+    local_instance_id = functools.lru_cache(maxsize=1)(lambda: local_instance_id(paths, environ))
+    observed: List[Optional[NodeFacts]] = [None]
     ambiguous: List[resource_config.AmbiguousAddress] = []
 
-    def look() -> Optional[NodeFacts]:
+    def read_once() -> Optional[NodeFacts]:
         ambiguous.clear()
-        seen[0] = None
+        observed[0] = None
         try:
             raw = json.loads(read_text(path) or "null")
-            seen[0] = find_self(raw, config.roles, hostname, is_own, own_id) if isinstance(raw, dict) else None
+            if isinstance(raw, dict):
+                observed[0] = find_self(raw, config.roles, hostname, is_local_address, local_instance_id)
+            else:
+                observed[0] = None
         except ValueError:
             return None  # being written just now
         except resource_config.AmbiguousAddress as err:
             ambiguous.append(err)  # an old entry goes, or this machine's comes
-        return seen[0] if seen[0] is not None and len(seen[0].controllers) >= config.controllers else None
+        if observed[0] is not None and len(observed[0].controllers) >= config.controllers:
+            return observed[0]
+        return None
 
-    wait_for(look, seconds=within, clock=clock)
+    wait_for(read_once, seconds=within, clock=clock)
     if ambiguous:
         raise ambiguous[0]
-    if seen[0] is None:
+    if observed[0] is None:
         if not os.path.exists(path):
             raise NodeError(
                 f"{path}: not there, so nothing says which node this is",
@@ -164,16 +180,16 @@ def gather(
             f"{path} lists no instance with an address of this machine ({hostname})",
             hint="compare CustomerIpAddress there with: ip -brief address",
         )
-    check_against(read_json(paths.provisioning_parameters), seen[0], paths.provisioning_parameters)
-    return seen[0]
+    check_against(read_json(paths.provisioning_parameters), observed[0], paths.provisioning_parameters)
+    return observed[0]
 
 
 def check_against(parameters: Any, facts: NodeFacts, path: str) -> None:
     """Hold the bundle's roles against the parameters that the cluster was created with. Raises NodeError."""
-    said = resource_config.role_by_parameters(parameters, facts.group)
-    if said is not None and said != facts.role:
+    role = resource_config.role_by_parameters(parameters, facts.group)
+    if role is not None and role != facts.role:
         raise NodeError(
-            f"instance group {facts.group} is {facts.role} in the bundle and {said} in {path}: the "
+            f"instance group {facts.group} is {facts.role} in the bundle and {role} in {path}: the "
             "cluster was created from another configuration",
             hint="hyperpod-kit upload, then create or update the cluster from the same file",
         )
@@ -188,7 +204,10 @@ def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """The facts of creation; gathered anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:
-        found = NodeFacts(**raw) if raw else gather(paths, config, clock, within=0.0)
-        return replace(found, controllers=tuple(found.controllers))
+        if raw:
+            facts = NodeFacts(**raw)
+        else:
+            facts = gather(paths, config, clock, within=0.0)
+        return replace(facts, controllers=tuple(facts.controllers))
     except TypeError:
         return gather(paths, config, clock, within=0.0)  # written by another version

@@ -14,7 +14,7 @@ from typing import Any, Optional
 
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.files import at_once
+from hyperpod_kit.untrusted.files import open_nonblocking
 
 PARTIAL = re.compile(r"(?P<name>.+?)\.(?P<process>[0-9]{1,9})\.[0-9a-f]{16}\.partial")
 """The name that `atomic_file` gives to a file that is not complete yet."""
@@ -24,7 +24,7 @@ def read_text(path: str) -> Optional[str]:
     """Text of a file, None when there is none. Raises OSError for anything else."""
     try:
         # A fifo in its place must not be waited for.
-        with open(path, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
+        with open(path, encoding="utf-8", errors="surrogateescape", opener=open_nonblocking) as stream:
             return stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -41,7 +41,7 @@ def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:
 def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
     """No link of another's on the way to `path` is followed. `durable`: what earlier writers left goes, too."""
     folder, name = os.path.split(path)
-    directory = walk.directory(folder, make=True)
+    directory = walk.open_directory(folder, make=True)
     try:
         if durable:
             _remove_partials(directory, name)
@@ -52,7 +52,7 @@ def _write(path: str, text: str, mode: int, *, durable: bool = False) -> None:
 
 def remove_partials(directory: str, name: str = "") -> None:
     """Remove what writers of the file `name`, or of any, left who were killed before they could put it in place."""
-    handle = walk.directory(directory)
+    handle = walk.open_directory(directory)
     try:
         _remove_partials(handle, name)
     finally:
@@ -60,17 +60,17 @@ def remove_partials(directory: str, name: str = "") -> None:
 
 
 def _remove_partials(directory: int, name: str) -> None:
-    for found in os.listdir(directory):
-        match = PARTIAL.fullmatch(found)
+    for file_name in os.listdir(directory):
+        match = PARTIAL.fullmatch(file_name)
         if match is None or name not in ("", match["name"]):
             continue
         try:
             os.kill(int(match["process"]), 0)
         except ProcessLookupError:
             with contextlib.suppress(FileNotFoundError):
-                entry = os.stat(found, dir_fd=directory, follow_symlinks=False)
+                entry = os.stat(file_name, dir_fd=directory, follow_symlinks=False)
                 if stat.S_ISREG(entry.st_mode) and entry.st_uid == os.geteuid():
-                    os.unlink(found, dir_fd=directory)
+                    os.unlink(file_name, dir_fd=directory)
         except OSError:
             continue  # somebody else's process: he is at work
 
@@ -79,7 +79,9 @@ def read_json(path: str) -> Optional[Any]:
     """What a JSON file of ours holds; None when it is not there or was cut off by a crash."""
     text = read_text(path)
     try:
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        return json.loads(text)
     except ValueError:
         return None
 
@@ -99,7 +101,7 @@ def write_volatile_json(path: str, data: Any) -> None:
     write_volatile(path, json.dumps(data, sort_keys=True) + "\n")
 
 
-def jot(path: str, data: Any) -> None:
+def try_write_json(path: str, data: Any) -> None:
     """`write_volatile_json` for what makes later work better and must not keep this work from being done."""
     with contextlib.suppress(OSError):
         write_volatile_json(path, data)

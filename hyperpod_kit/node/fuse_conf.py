@@ -21,7 +21,10 @@ def allow_other_users(node: Node) -> bool:
     if other_users_may(node):
         return False
     text = read_text(node.paths.fuse_conf) or ""
-    joint = "" if not text or text.endswith("\n") else "\n"
+    if not text or text.endswith("\n"):
+        joint = ""
+    else:
+        joint = "\n"
     return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")
 
 
@@ -34,7 +37,9 @@ def _run(node: Node) -> StepOutcome:
 
 
 def _pending(node: Node) -> str:
-    return "user_allow_other in /etc/fuse.conf" if _any_daemon(node) and not other_users_may(node) else ""
+    if _any_daemon(node) and not other_users_may(node):
+        return "user_allow_other in /etc/fuse.conf"
+    return ""
 
 
 STEP = Step("fuse", _run, _pending)

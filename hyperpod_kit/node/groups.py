@@ -11,36 +11,40 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
-from hyperpod_kit.node.users import entry
+from hyperpod_kit.node.users import getent_entry
 
 
-def lacks(node: Node, group: Group) -> List[str]:
+def missing_parts(node: Node, group: Group) -> List[str]:
     """What is not as it should be, in words. Raises NodeError for other numbers: files belong to them."""
-    found = entry(node, "group", group.name)
-    if found is not None and found[2] != str(group.gid):
+    group_entry = getent_entry(node, "group", group.name)
+    if group_entry is not None and group_entry[2] != str(group.gid):
         raise NodeError(
-            f"group {group.name} has the id {found[2]} here, expected {group.gid}",
+            f"group {group.name} has the id {group_entry[2]} here, expected {group.gid}",
             hint="choose another gid in the configuration: shared files belong to numbers",
         )
-    if found is None:
-        taken = entry(node, "group", str(group.gid))
+    if group_entry is None:
+        taken = getent_entry(node, "group", str(group.gid))
         if taken is not None:
             raise NodeError(
                 f"gid {group.gid} for {group.name} already belongs to {taken[0]}",
                 hint="choose another gid in the configuration",
             )
-        return [f"create {group.name}", *([f"members of {group.name}"] if group.members else [])]
-    here = {name for name in found[3].split(",") if name}
-    return [] if here == set(group.members) else [f"members of {group.name}"]
+        if not group.members:
+            return [f"create {group.name}"]
+        return [f"create {group.name}", f"members of {group.name}"]
+    here = {name for name in group_entry[3].split(",") if name}
+    if here == set(group.members):
+        return []
+    return [f"members of {group.name}"]
 
 
 def ensure_group(node: Node, group: Group) -> bool:
     """Make the group and its members what the configuration says; True when something was changed. Who is no member
     any more loses it with their next login. Raises NodeError, RunError."""
-    missing = lacks(node, group)
+    missing = missing_parts(node, group)
     if not missing:
         return False
-    if entry(node, "group", group.name) is None:
+    if getent_entry(node, "group", group.name) is None:
         node.runner.run(["groupadd", "--gid", str(group.gid), group.name], timeout=30)
     node.runner.run(["gpasswd", "--members", ",".join(group.members), group.name], timeout=30)
     return True
@@ -48,11 +52,13 @@ def ensure_group(node: Node, group: Group) -> bool:
 
 def _run(node: Node) -> StepOutcome:
     changed = [group.name for group in node.config.groups if ensure_group(node, group)]
-    return StepOutcome(bool(changed), f"changed {', '.join(changed)}" if changed else "")
+    if not changed:
+        return StepOutcome()
+    return StepOutcome(True, f"changed {', '.join(changed)}")
 
 
 def _pending(node: Node) -> str:
-    return ", ".join(words for group in node.config.groups for words in lacks(node, group))
+    return ", ".join(change for group in node.config.groups for change in missing_parts(node, group))
 
 
 STEP = Step("groups", _run, _pending)

@@ -27,14 +27,14 @@ ABOVE_MODE = 0o711
 """Of the directory of all private parents: passed by everyone, listed by root alone."""
 
 
-def homes(node: Node) -> Tuple[Mount, ...]:
+def home_mounts(node: Node) -> Tuple[Mount, ...]:
     """The mounts of this node that are somebody's home."""
     return tuple(mount for mount in node.mounts if mount.owner)
 
 
 def home_directory(node: Node, user: User) -> Optional[str]:
     """What /etc/passwd must name for a user whose home is a mount of this node; None for all others."""
-    return next((home_of(mount.path) for mount in homes(node) if mount.owner == user.name), None)
+    return next((home_of(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
 
 
 def make_mount_point(node: Node, mount: Mount) -> None:
@@ -42,7 +42,7 @@ def make_mount_point(node: Node, mount: Mount) -> None:
     point = node.paths.real(mount.path)
     if mount.traits.nfs:
         try:
-            packet_rules.guard(node)
+            packet_rules.ensure_rules(node)
         except NodeError:
             if mount.owner:
                 raise
@@ -63,8 +63,8 @@ def make_private_parent(node: Node, mount: Mount) -> bool:
     path = private_parent_of(mount.path)
     above = os.path.dirname(path)
     by_descriptor.make_directories(node.paths.real(os.path.dirname(above)))
-    changed = _directory(node, above, 0, ABOVE_MODE)
-    return _directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
+    changed = _ensure_directory(node, above, 0, ABOVE_MODE)
+    return _ensure_directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
 def has_private_parent(node: Node, mount: Mount) -> bool:
@@ -74,43 +74,43 @@ def has_private_parent(node: Node, mount: Mount) -> bool:
     return _is_right(node, os.path.dirname(path), 0, ABOVE_MODE) and _is_right(node, path, gid, PRIVATE_PARENT_MODE)
 
 
-def settle(node: Node) -> List[str]:
+def ensure_homes(node: Node) -> List[str]:
     """Private parents, links and first files of all homes; returns what was changed, in words.
 
     A home that is not mounted gets its private parent and its link: the mount may come back later.
     Raises NodeError naming all failures.
     """
     done, failed = [], []
-    for mount in homes(node):
+    for mount in home_mounts(node):
         try:
-            words = [
-                word
-                for word, changed in (
+            changes = [
+                change
+                for change, changed in (
                     ("private parent", make_private_parent(node, mount)),
-                    ("link", _link(node, mount)),
-                    ("first files", _fill(node, mount)),
+                    ("link", _ensure_link(node, mount)),
+                    ("first files", _copy_skeleton(node, mount)),
                 )
                 if changed
             ]
         except HyperpodKitError as err:
             failed.append(err.message)
             continue
-        if words:
-            done.append(f"{mount.owner}: {', '.join(words)}")
+        if changes:
+            done.append(f"{mount.owner}: {', '.join(changes)}")
     if failed:
         raise NodeError("; ".join(failed), hint="move what is in the way, then: hyperpod-kit node apply")
     return done
 
 
 def pending(node: Node) -> str:
-    """What `settle` would change now, in words, but for the first files of homes that are not mounted yet."""
-    words: List[str] = []
-    for mount in homes(node):
+    """What `ensure_homes` would change now, in words, but for the first files of homes that are not mounted yet."""
+    changes: List[str] = []
+    for mount in home_mounts(node):
         if not has_private_parent(node, mount):
-            words.append(f"private parent of {mount.owner}")
-        if _linked(node, mount) != _target(mount):
-            words.append(f"link {home_of(mount.path)}")
-    return ", ".join(words)
+            changes.append(f"private parent of {mount.owner}")
+        if _link_target(node, mount) != _expected_target(mount):
+            changes.append(f"link {home_of(mount.path)}")
+    return ", ".join(changes)
 
 
 def _owner(node: Node, mount: Mount) -> User:
@@ -125,13 +125,17 @@ def _owner(node: Node, mount: Mount) -> User:
 
 def _is_right(node: Node, path: str, gid: int, mode: int) -> bool:
     try:
-        found = os.lstat(node.paths.real(path))
+        status = os.lstat(node.paths.real(path))
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (0, gid, mode)
+    return stat.S_ISDIR(status.st_mode) and (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
+        0,
+        gid,
+        mode,
+    )
 
 
-def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
+def _ensure_directory(node: Node, path: str, gid: int, mode: int) -> bool:
     if _is_right(node, path, gid, mode):
         return False
     real = node.paths.real(path)
@@ -144,27 +148,27 @@ def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
     return True
 
 
-def _target(mount: Mount) -> str:
+def _expected_target(mount: Mount) -> str:
     """Relative, so that it leads to the same place where the homes are bound into a container."""
     return os.path.relpath(mount.path, os.path.dirname(home_of(mount.path)))
 
 
-def _linked(node: Node, mount: Mount) -> Optional[str]:
+def _link_target(node: Node, mount: Mount) -> Optional[str]:
     try:
         return os.readlink(node.paths.real(home_of(mount.path)))
     except OSError:
         return None
 
 
-def _link(node: Node, mount: Mount) -> bool:
-    if _linked(node, mount) == _target(mount):
+def _ensure_link(node: Node, mount: Mount) -> bool:
+    if _link_target(node, mount) == _expected_target(mount):
         return False
     home = home_of(mount.path)
     real = node.paths.real(home)
     with contextlib.suppress(OSError):
         by_descriptor.remove_directory(real)  # an empty directory hides nothing
     try:
-        by_descriptor.symlink(_target(mount), real)
+        by_descriptor.symlink(_expected_target(mount), real)
     except FileExistsError:
         raise NodeError(
             f"{home} is there already and holds something else than the home of {mount.owner} on {mount.target()[0]}",
@@ -173,7 +177,7 @@ def _link(node: Node, mount: Mount) -> bool:
     return True
 
 
-def _fill(node: Node, mount: Mount) -> bool:
+def _copy_skeleton(node: Node, mount: Mount) -> bool:
     """Copy the skeleton into an empty home: as root, whom the file system takes for the owner, as it does everyone.
 
     Commands with a deadline, because a file system may begin to hang at any moment.
@@ -190,7 +194,7 @@ def _fill(node: Node, mount: Mount) -> bool:
 
 
 def _run(node: Node) -> StepOutcome:
-    done = settle(node)
+    done = ensure_homes(node)
     return StepOutcome(bool(done), "; ".join(done))
 
 

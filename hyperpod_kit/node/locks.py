@@ -16,7 +16,7 @@ from hyperpod_kit.untrusted import by_descriptor
 
 
 @contextlib.contextmanager
-def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
+def hold_lock(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     """Hold the lock `name`; yields False when another process kept it for `seconds`.
 
     The kernel releases it when the holder dies, whatever it dies of.
@@ -31,7 +31,7 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
         os.close(handle)
 
 
-def is_held(node: Node, name: str) -> bool:
+def is_locked(node: Node, name: str) -> bool:
     """Whether some process holds the lock `name` right now."""
     try:
         handle = by_descriptor.open_file(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)

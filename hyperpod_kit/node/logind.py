@@ -20,7 +20,7 @@ TEXT = """\
 [Login]
 RemoveIPC=no
 """
-ASK = (
+QUERY = (
     "busctl",
     "get-property",
     "org.freedesktop.login1",
@@ -33,19 +33,21 @@ ASK = (
 def _removes(node: Node) -> bool:
     """Whether the logind that runs would remove it; False where none runs, which reads the file when it starts."""
     try:
-        return node.runner.run(ASK, timeout=20, check=False).stdout.split() == ["b", "true"]
+        return node.runner.run(QUERY, timeout=20, check=False).stdout.split() == ["b", "true"]
     except RunError:
         return False
 
 
 def pending(node: Node) -> str:
-    """What `keep` would do, in words."""
+    """What `ensure_kept` would do, in words."""
     if read_text(node.paths.real(CONF)) != TEXT:
         return f"write {CONF}"
-    return "have systemd-logind read its configuration" if _removes(node) else ""
+    if _removes(node):
+        return "have systemd-logind read its configuration"
+    return ""
 
 
-def keep(node: Node) -> bool:
+def ensure_kept(node: Node) -> bool:
     """Have logind leave shared memory alone; True when it did not. Raises RunError."""
     changed = write_if_different(node.paths.real(CONF), TEXT)
     if not _removes(node):
@@ -56,7 +58,7 @@ def keep(node: Node) -> bool:
 
 
 def _run(node: Node) -> StepOutcome:
-    return StepOutcome(keep(node))
+    return StepOutcome(ensure_kept(node))
 
 
 STEP = Step("logind", _run, pending, required=False)

@@ -25,7 +25,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe import user_access
     from hyperpod_kit.node.observe.check import check_all
-    from hyperpod_kit.node.slurm.guard.report import standing
+    from hyperpod_kit.node.slurm.guard.report import current_findings
 
     if args.names and args.names[0] in ACTIONS:
         if len(args.names) != 2:
@@ -33,14 +33,18 @@ def mounts_command(args: argparse.Namespace) -> int:
         node = open_node()
         return ACTIONS[args.names[0]](node, args.names[1])
     node = open_node()
-    mounts = [node.mount(name) for name in args.names] if args.names else node.mounts
+    mounts = node.mounts
+    if args.names:
+        mounts = tuple(node.mount(name) for name in args.names)
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
-    known = health_record.nearly_full(health_record.load(node))
-    found = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=known)
-    serving = [mount for mount, status in zip(mounts, found) if status.state == MountState.OK]
-    refused = user_access.refusals(node, serving) if os.geteuid() == 0 else None
+    nearly_full = health_record.nearly_full(health_record.load(node))
+    statuses = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
+    serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
+    refused = None
+    if os.geteuid() == 0:
+        refused = user_access.refusals(node, serving)
     warned = warnings.warnings(node, refused)
-    slurm = standing(node)
+    slurm = current_findings(node)
     if args.json:
         print(
             json.dumps(
@@ -50,52 +54,57 @@ def mounts_command(args: argparse.Namespace) -> int:
                     "bundle_id": node.bundle_id,
                     "role": node.facts.role,
                     "checked_at": node.clock.wall(),
-                    "mounts": [status.to_dict() for status in found],
+                    "mounts": [status.to_dict() for status in statuses],
                     "warnings": warned,
                     "slurm": [finding.to_dict() for finding in slurm],
                 }
             )
         )
     else:
-        for status in found:
-            full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
-            words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
-            print("  ".join(word for word in words if word))
-        for line in [*warned, *(f"Slurm: {finding.words}" for finding in slurm)]:
+        for status in statuses:
+            if status.nearly_full:
+                full = f"nearly full: {status.fullness}"
+            else:
+                full = status.fullness
+            columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
+            print("  ".join(column for column in columns if column))
+        for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
-    return 0 if all(status.healthy for status in found) else 1
+    if all(status.healthy for status in statuses):
+        return 0
+    return 1
 
 
 def ensure_action(node: Node, name: str) -> int:
     from hyperpod_kit.model.units import carrier_unit
-    from hyperpod_kit.node.mounts.ensure import ensure
+    from hyperpod_kit.node.mounts.ensure import ensure_mounted
 
     mount = node.mount(name)
     if mount.traits.service.daemon:
         raise UsageError(f"{name} is mounted by its daemon's unit", hint=f"systemctl start {carrier_unit(mount)}")
-    ensure(node, mount)
+    ensure_mounted(node, mount)
     return 0
 
 
 def prepare_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
-    from hyperpod_kit.node.mounts.ensure import prepare
+    from hyperpod_kit.node.mounts.ensure import prepare_for_daemon
 
-    back_off.started(node, node.mount(name))
-    prepare(node, node.mount(name))
+    back_off.count_start(node, node.mount(name))
+    prepare_for_daemon(node, node.mount(name))
     return 0
 
 
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
-    from hyperpod_kit.node.mounts.mount_record import remember
+    from hyperpod_kit.node.mounts.mount_record import save_record
     from hyperpod_kit.node.mounts.protect import protect
 
     await_healthy(node, node.mount(name), seconds=60.0)
     protect(node, node.mount(name))
-    remember(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
-    back_off.serves(node, node.mount(name))
+    save_record(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
+    back_off.reset_starts(node, node.mount(name))
     return 0
 
 
@@ -126,7 +135,7 @@ def check_once(as_json: bool) -> int:
     1 when not or when that cannot be kept, 3 when another check is at it.
     """
     from hyperpod_kit.node.health.check_cycle import check_cycle
-    from hyperpod_kit.node.slurm.guard.report import standing
+    from hyperpod_kit.node.slurm.guard.report import current_findings
 
     node = open_node()
     try:
@@ -138,16 +147,16 @@ def check_once(as_json: bool) -> int:
             "the mounts are being checked by another process just now",
             hint="hyperpod-kit node mounts looks at them without counting",
         )
-    for line in done.said:
+    for line in done.messages:
         print(line, file=sys.stderr)
-    slurm = standing(node)
+    slurm = current_findings(node)
     if not _is_journal(sys.stderr):
         # Each time for a person; the journal has it when it changes, of Slurm from the guard's own unit.
         for record in done.records.values():
             if record.users_refused:
                 print(f"warning: {record.users_refused}", file=sys.stderr)
         for finding in slurm:
-            print(f"Slurm: {finding.words}", file=sys.stderr)
+            print(f"Slurm: {finding.message}", file=sys.stderr)
     if as_json:
         print(
             json.dumps(
@@ -163,7 +172,9 @@ def check_once(as_json: bool) -> int:
             )
         )
     healthy = all(record.serves for record in done.records.values()) and not any(finding.fault for finding in slurm)
-    return 0 if not done.unkept and healthy else 1
+    if not done.unkept and healthy:
+        return 0
+    return 1
 
 
 def _is_journal(stream: TextIO) -> bool:
@@ -186,57 +197,71 @@ def repair_command(args: argparse.Namespace) -> int:
         raise NodeError(f"{err.filename}: {err.strerror}", hint=f"sudo hyperpod-kit node repair {args.name}") from err
     if done is None:
         raise Unreachable(f"{args.name}: another process is repairing it just now")
-    print(f"{args.name}: {done.words}", file=sys.stderr)
-    return 0 if done.ok else 1
+    print(f"{args.name}: {done.summary}", file=sys.stderr)
+    if done.ok:
+        return 0
+    return 1
 
 
 def drain_command(args: argparse.Namespace) -> int:
     """Exit code 0 when Slurm knows what it should, 1 when it refused or did not answer."""
-    from hyperpod_kit.node.slurm.drain import settle
+    from hyperpod_kit.node.slurm.drain import update_slurm
 
     node = open_node()
     if not node.config.health.drain:
         raise Absent("this cluster's configuration has no health.drain", hint='"health": {"drain": true}')
-    words = settle(node)
-    if words:
-        print(words, file=sys.stderr)
+    summary = update_slurm(node)
+    if summary:
+        print(summary, file=sys.stderr)
     return 0
 
 
 def memory_command(args: argparse.Namespace) -> int:
     """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it, 86
     when something whole was given up."""
-    from hyperpod_kit.node.memory.sweep import sweep
+    from hyperpod_kit.node.memory.cleanup import clean_up
 
-    found = sweep(open_node())
-    if found is None:
+    outcomes = clean_up(open_node())
+    if outcomes is None:
         raise Unreachable("another process is freeing shared memory just now")
-    for one in found:
-        print(
-            f"{f'job {one.job}' if one.job else 'a run of no job'} left captures of uid {one.uid} here: {one.words}"
-            f"{'' if one.done else '; they stay'}",
-            file=sys.stderr,
-        )
-    if any(one.lost for one in found):
+    for outcome in outcomes:
+        job = "a run of no job"
+        if outcome.job:
+            job = f"job {outcome.job}"
+        line = f"{job} left captures of uid {outcome.uid} here: {outcome.summary}"
+        if not outcome.done:
+            line += "; they stay"
+        print(line, file=sys.stderr)
+    if any(outcome.lost for outcome in outcomes):
         return ExitCode.GAVE_UP
-    return 0 if all(one.done for one in found) else 1
+    if all(outcome.done for outcome in outcomes):
+        return 0
+    return 1
 
 
 def gate_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.memory.own import give
-    from hyperpod_kit.node.prolog_gate import closed_by, reason, unguarded
+    from hyperpod_kit.node.memory.user_directory import ensure_user_directory
+    from hyperpod_kit.node.prolog_gate import failing_mounts, missing_rules_reason, refusal_text
 
     node = open_node()
-    began = node.clock.monotonic()
+    started_at = node.clock.monotonic()
     job = os.environ.get("SLURM_JOB_ID", "")
-    give(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate")
-    bad = closed_by(node, os.environ.get("SLURM_JOB_USER", ""))
-    why = reason(bad) if bad else unguarded(node)
+    asked_by = "node gate"
+    if job:
+        asked_by = f"Prolog of job {job}"
+    ensure_user_directory(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=asked_by)
+    failing = failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
+    if failing:
+        reason = refusal_text(failing)
+    else:
+        reason = missing_rules_reason(node)
     devices = node.config.steps.device_checks
-    if not why and devices is not None and devices.gate:
-        from hyperpod_kit.node.devices.gate import refusal  # off by default, and dear to import
+    if not reason and devices is not None and devices.gate:
+        from hyperpod_kit.node.devices.gate import refusal_reason  # off by default, and dear to import
 
-        why = refusal(node, devices, began)
-    if why:
-        print(why, file=sys.stderr)
-    return 1 if why else 0
+        reason = refusal_reason(node, devices, started_at)
+    if reason:
+        print(reason, file=sys.stderr)
+    if reason:
+        return 1
+    return 0

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node import efs_ports, ruleset
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json, read_text
+from hyperpod_kit.node.files import read_json, read_text, try_write_json
 from hyperpod_kit.node.step import Step, StepOutcome
 
 NFT, IPTABLES, IP6TABLES = "/usr/sbin/nft", "/usr/sbin/iptables", "/usr/sbin/ip6tables"
@@ -33,194 +33,227 @@ LOCAL4, LOCAL6 = "127.0.0.1", "::1"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedRules:
     """nfs: whether an NFS mount is configured; required: whether nothing may run without the rules (homes, the metadata
     service); metadata: uids besides root that may use the metadata service, None where everybody may; ports: of the
-    proxies; strangers: names in the configuration that no account here has."""
+    proxies; unknown_names: names in the configuration that no account here has."""
 
     nfs: bool
     required: bool
     metadata: Optional[Tuple[int, ...]]
     ports: Tuple[int, int]
-    strangers: Tuple[str, ...] = ()
+    unknown_names: Tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.nfs or self.metadata is not None
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """What a look found. holds: whether the rules are in force, None where none are wanted; said: a line for a person,
-    "" when nothing is new; why: what keeps them from being set."""
+class RulesState:
+    """What a look found. in_force: whether the rules are in force, None where none are wanted; message: a line for a
+    person, "" when nothing is new; reason: what keeps them from being set."""
 
-    holds: Optional[bool] = None
-    said: str = ""
-    why: str = ""
+    in_force: Optional[bool] = None
+    message: str = ""
+    reason: str = ""
     required: bool = False
 
 
-def wanted(node: Node) -> Wanted:
+def expected_rules(node: Node) -> ExpectedRules:
     """What the configuration asks for on this node."""
     nfs = [mount for mount in node.mounts if mount.traits.nfs]
     homes = any(mount.owner for mount in nfs)
     names, uids = node.config.metadata_users, None
-    strangers: List[str] = []
+    unknown_names: List[str] = []
     if names is not None:
-        known = _accounts(node) if names else {}
-        known.update((user.name, user.uid) for user in node.config.users)
-        uids = tuple(sorted({known[name] for name in names if name in known} | {0}))
-        strangers = [name for name in names if name not in known]
-    ports = efs_ports.ports(node) if nfs else efs_ports.PORTS
-    return Wanted(bool(nfs), homes or names is not None, uids, ports, tuple(strangers))
+        if names:
+            accounts = _accounts(node)
+        else:
+            accounts = {}
+        accounts.update((user.name, user.uid) for user in node.config.users)
+        uids = tuple(sorted({accounts[name] for name in names if name in accounts} | {0}))
+        unknown_names = [name for name in names if name not in accounts]
+    if nfs:
+        ports = efs_ports.ports(node)
+    else:
+        ports = efs_ports.PORTS
+    return ExpectedRules(bool(nfs), homes or names is not None, uids, ports, tuple(unknown_names))
 
 
-def guard(node: Node) -> bool:
+def ensure_rules(node: Node) -> bool:
     """Have the rules in force; True when they were not. Raises NodeError where that cannot be."""
-    asked = wanted(node)
-    if asked.nfs:
-        efs_ports.reserve(node, *asked.ports)
-    if _held_by(node, asked):
+    expected = expected_rules(node)
+    if expected.nfs:
+        efs_ports.reserve(node, *expected.ports)
+    if _tool_in_force(node, expected):
         return False
-    why = f"neither {NFT} nor {IPTABLES} is here"
-    if _there(node, NFT):
+    reason = f"neither {NFT} nor {IPTABLES} is here"
+    if _exists(node, NFT):
         try:
             # In one transaction: the table is never without its rules.
-            node.runner.run(["nft", "--file", "-"], timeout=40, input=text(asked))
+            node.runner.run(["nft", "--file", "-"], timeout=40, input=nft_table(expected))
             return True
         except RunError as err:
-            why = err.message
+            reason = err.message
     # Not every kernel that has one tool serves the other.
-    if asked and _there(node, IPTABLES):
+    if expected and _exists(node, IPTABLES):
         try:
-            for rule in _missing(node, asked):
+            for rule in _missing(node, expected):
                 # First of all: what somebody accepts further down must not come before it.
                 node.runner.run([rule[0], "--wait", "20", "--insert", *rule[1:]], timeout=40)
             return True
         except RunError as err:
-            why = err.message
-    if not asked:
+            reason = err.message
+    if not expected:
         return False
     raise NodeError(
-        f"{why}: {consequence(asked)}",
+        f"{reason}: {consequence(expected)}",
         hint="apt-get install nftables, in the image or as a package of the bundle (docs/clients.md)",
     )
 
 
-def could(node: Node) -> bool:
+def can_set(node: Node) -> bool:
     """Whether rules are wanted, and there is a tool to set them or nothing may run without."""
-    asked = wanted(node)
-    return bool(asked) and (asked.required or _there(node, NFT) or _there(node, IPTABLES))
+    expected = expected_rules(node)
+    return bool(expected) and (expected.required or _exists(node, NFT) or _exists(node, IPTABLES))
 
 
-def is_guarded(node: Node) -> bool:
+def are_in_force(node: Node) -> bool:
     """Whether the rules are in force now."""
-    return bool(_held_by(node, wanted(node)))
+    return bool(_tool_in_force(node, expected_rules(node)))
 
 
-def see_to(node: Node, ask: Callable[[], str] = ruleset.generation) -> Guarded:
+def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.generation) -> RulesState:
     """Look, and set again what is gone. Runs no command while nobody has changed the packet filter. Never raises."""
-    asked = wanted(node)
-    noted = read_json(node.paths.packet_rules)
-    before = noted if isinstance(noted, dict) else {}
-    if not asked and not before.get("digest"):
-        return Guarded()
-    digest, generation = _sha256(text(asked)), ask()
-    known = (before.get("generation"), before.get("digest")) == (generation, digest)
-    if known and generation and before.get("holds"):
-        return Guarded(True, required=asked.required)
-    why, changed = "", False
+    expected = expected_rules(node)
+    last = _last_note(node)
+    if not expected and not last.get("digest"):
+        return RulesState()
+    digest, generation = _sha256(nft_table(expected)), query_generation()
+    is_unchanged = (last.get("generation"), last.get("digest")) == (generation, digest)
+    if is_unchanged and generation and last.get("holds"):
+        return RulesState(True, required=expected.required)
+    reason, changed = "", False
     try:
-        changed = guard(node)
+        changed = ensure_rules(node)
     except NodeError as err:
-        why = err.message
+        reason = err.message
     # Noted is what was before the last look: what somebody changes after it is news to the next one.
-    generation = ask() if changed else generation
-    by = "" if why else _held_by(node, asked)
-    holds = bool(by)
-    if by != "nft":
+    if changed:
+        generation = query_generation()
+    tool = ""
+    if not reason:
+        tool = _tool_in_force(node, expected)
+    in_force = bool(tool)
+    if tool != "nft":
         generation = ""  # it does not count the rules of the old iptables
-    same = before.get("digest") == digest
-    said = ""
-    if changed and same and before.get("holds"):
-        said = f"the packet rules were gone: {'set again' if holds else 'and cannot be set again'}"
-    elif why and not (same and before.get("why") == why):
-        said = f"no packet rules: {why}"
-    note = {"holds": holds, "why": why, "generation": generation, "digest": digest if asked else ""}
-    if note != before:
-        jot(node.paths.packet_rules, note)
-    return Guarded(holds if asked else None, said, why, asked.required)
+    message = ""
+    if changed and last.get("digest") == digest and last.get("holds"):
+        message = _restored_message(in_force)
+    elif reason and (last.get("digest"), last.get("why")) != (digest, reason):
+        message = f"no packet rules: {reason}"
+    note = {"holds": in_force, "why": reason, "generation": generation, "digest": digest if expected else ""}
+    if note != last:
+        try_write_json(node.paths.packet_rules, note)
+    return RulesState(in_force if expected else None, message, reason, expected.required)
+
+
+def _last_note(node: Node) -> Dict[str, Any]:
+    recorded = read_json(node.paths.packet_rules)
+    if isinstance(recorded, dict):
+        return recorded
+    return {}
+
+
+def _restored_message(in_force: bool) -> str:
+    if in_force:
+        return "the packet rules were gone: set again"
+    return "the packet rules were gone: and cannot be set again"
 
 
 def warnings(node: Node) -> List[str]:
     """What reports say of the rules, by the last look at them: runs no command."""
-    asked = wanted(node)
-    found = [f"metadata_service.users names {name}, and no account here is called so" for name in asked.strangers]
-    noted = read_json(node.paths.packet_rules) if asked else None
+    expected = expected_rules(node)
+    lines = [
+        f"metadata_service.users names {name}, and no account here is called so" for name in expected.unknown_names
+    ]
+    noted = None
+    if expected:
+        noted = read_json(node.paths.packet_rules)
     if isinstance(noted, dict) and noted.get("holds") is False:
-        found.append(f"no packet rules: {noted.get('why')}")
-    return found
+        lines.append(f"no packet rules: {noted.get('why')}")
+    return lines
 
 
-def consequence(asked: Wanted) -> str:
+def consequence(expected: ExpectedRules) -> str:
     """What is open without the rules."""
-    words = ["any user could speak NFS to the servers behind the mounts"] if asked.nfs else []
-    if asked.metadata is not None:
-        words.append("any user has the node's role from the metadata service")
-    return ", and ".join(words)
+    parts = []
+    if expected.nfs:
+        parts = ["any user could speak NFS to the servers behind the mounts"]
+    if expected.metadata is not None:
+        parts.append("any user has the node's role from the metadata service")
+    return ", and ".join(parts)
 
 
-def text(asked: Wanted) -> str:
+def nft_table(expected: ExpectedRules) -> str:
     """Our table as nft reads it; without rules it only goes. A rule on `skuid` does not fit a socket without a process.
 
     A rule is known by its comment: how nft lists a rule differs from version to version.
     """
     begin = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
-    if not asked:
+    if not expected:
         return begin
     chains = ""
     for hook in ("output", "forward"):
-        lines = "".join(f'    {rule} comment "{_mark(rule)}"\n' for rule in _rules(asked, hook))
+        lines = "".join(f'    {rule} comment "{_comment(rule)}"\n' for rule in _rules(expected, hook))
         chains += f"  chain {hook} {{\n    type filter hook {hook} priority 0; policy accept;\n{lines}  }}\n"
     return f"{begin}table inet {TABLE} {{\n{chains}}}\n"
 
 
-def _rules(asked: Wanted, hook: str) -> List[str]:
+def _rules(expected: ExpectedRules, hook: str) -> List[str]:
     """What is forwarded comes from a container or a machine with a network of its own, and belongs to no user here."""
-    who = " meta skuid != 0" if hook == "output" else ""
+    who = ""
+    if hook == "output":
+        who = " meta skuid != 0"
     rules = []
-    if asked.nfs:
+    if expected.nfs:
         rules += [f"tcp dport {NFS}{who} reject with tcp reset", f"udp dport {NFS}{who} reject"]
-    if asked.nfs and hook == "output":
-        low, high = asked.ports
+    if expected.nfs and hook == "output":
+        low, high = expected.ports
         for ip, local in (("ip", LOCAL4), ("ip6", LOCAL6)):
             rules += [
                 f'oifname "lo" {ip} daddr {local} tcp dport {low}-{high}{who} reject with tcp reset',
                 f'oifname "lo" {ip} saddr {local} tcp sport {low}-{high} '
                 f"tcp flags & (syn | ack) == syn | ack{who} drop",
             ]
-    if asked.metadata is not None:
-        who = f" meta skuid != {{ {', '.join(map(str, asked.metadata))} }}" if who else ""
+    if expected.metadata is not None:
+        if who:
+            who = f" meta skuid != {{ {', '.join(map(str, expected.metadata))} }}"
+        else:
+            who = ""
         rules += [f"ip daddr {METADATA4}{who} reject", f"ip6 daddr {METADATA6}{who} reject"]
     return rules
 
 
-def _mark(rule: str) -> str:
+def _comment(rule: str) -> str:
     return f"hyperpod-kit {_sha256(rule)[:12]}"
 
 
-def _sha256(words: str) -> str:
+def _sha256(text: str) -> str:
     import hashlib  # loads OpenSSL: not for nodes that want no rules
 
-    return hashlib.sha256(words.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _held_by(node: Node, asked: Wanted) -> str:
+def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
     """`nft` or `iptables`, by whichever the rules are in force; "" when they are not."""
-    if _there(node, NFT):
+    if _exists(node, NFT):
         done = node.runner.run(["nft", "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
-        if not asked:
-            return "nft" if done.returncode != 0 else ""
-        marks = [f'comment "{_mark(rule)}"' for hook in ("output", "forward") for rule in _rules(asked, hook)]
+        if not expected:
+            if done.returncode != 0:
+                return "nft"
+            return ""
+        comments = [f'comment "{_comment(rule)}"' for hook in ("output", "forward") for rule in _rules(expected, hook)]
         listed = [line.strip() for line in done.stdout.splitlines()]
         rules = [line for line in listed if line and not line.startswith(("table ", "chain ", "type ", "}"))]
         hooks = [line for line in listed if line.startswith("type filter hook ") and "policy accept" in line]
@@ -228,17 +261,19 @@ def _held_by(node: Node, asked: Wanted) -> str:
         if (
             done.returncode == 0
             and len(hooks) == 2
-            and len(rules) == len(marks)
-            and all(rule.endswith(mark) for rule, mark in zip(rules, marks))
+            and len(rules) == len(comments)
+            and all(rule.endswith(comment) for rule, comment in zip(rules, comments))
         ):
             return "nft"
-    if not asked:
+    if not expected:
         return "nothing"
-    return "iptables" if _there(node, IPTABLES) and not _missing(node, asked) else ""
+    if _exists(node, IPTABLES) and not _missing(node, expected):
+        return "iptables"
+    return ""
 
 
-def _missing(node: Node, asked: Wanted) -> List[Sequence[str]]:
-    rules = [rule for rule in _old_rules(asked) if _there(node, f"/usr/sbin/{rule[0]}")]
+def _missing(node: Node, expected: ExpectedRules) -> List[Sequence[str]]:
+    rules = [rule for rule in _iptables_rules(expected) if _exists(node, f"/usr/sbin/{rule[0]}")]
     return [
         rule
         for rule in rules
@@ -246,25 +281,25 @@ def _missing(node: Node, asked: Wanted) -> List[Sequence[str]]:
     ]
 
 
-def _old_rules(asked: Wanted) -> List[Sequence[str]]:
+def _iptables_rules(expected: ExpectedRules) -> List[Sequence[str]]:
     """The same for iptables and ip6tables: the command, then what follows `--insert`, in the order of insertion."""
     # A range of uids and not `! --uid-owner 0`: the latter would fit sockets of the kernel, which have no owner.
     user = ["--match", "owner", "--uid-owner", "1-4294967294"]
     reset = ["--jump", "REJECT", "--reject-with", "tcp-reset"]
-    found: List[Sequence[str]] = []
+    rules: List[Sequence[str]] = []
     for command, address, local in (("iptables", METADATA4, LOCAL4), ("ip6tables", METADATA6, LOCAL6)):
-        if asked.nfs:
-            tcp, ports = ["--protocol", "tcp"], f"{asked.ports[0]}:{asked.ports[1]}"
+        if expected.nfs:
+            tcp, ports = ["--protocol", "tcp"], f"{expected.ports[0]}:{expected.ports[1]}"
             lo = ["OUTPUT", "--out-interface", "lo", *tcp]
-            there, here = ["--destination", local, "--dport", ports], ["--source", local, "--sport", ports]
-            found += [
+            to_proxy, from_proxy = ["--destination", local, "--dport", ports], ["--source", local, "--sport", ports]
+            rules += [
                 [command, "OUTPUT", *tcp, "--dport", str(NFS), *user, *reset],
                 [command, "FORWARD", *tcp, "--dport", str(NFS), *reset],
-                [command, *lo, *there, *user, *reset],
-                [command, *lo, *here, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"],
+                [command, *lo, *to_proxy, *user, *reset],
+                [command, *lo, *from_proxy, "--tcp-flags", "SYN,ACK", "SYN,ACK", *user, "--jump", "DROP"],
             ]
-        if asked.metadata is not None:
-            found += [
+        if expected.metadata is not None:
+            rules += [
                 [command, "FORWARD", "--destination", address, "--jump", "REJECT"],
                 [command, "OUTPUT", "--destination", address, *user, "--jump", "REJECT"],
                 # Inserted after it, so before it.
@@ -281,35 +316,41 @@ def _old_rules(asked: Wanted) -> List[Sequence[str]]:
                         "--jump",
                         "RETURN",
                     ]
-                    for uid in asked.metadata
+                    for uid in expected.metadata
                     if uid
                 ),
             ]
-    return found
+    return rules
 
 
 def _accounts(node: Node) -> Dict[str, int]:
     """The accounts of this node's own file: a directory service may hang."""
     lines = (read_text(node.paths.real("/etc/passwd")) or "").splitlines()
-    fields = [line.split(":") for line in lines]
-    return {found[0]: int(found[2]) for found in fields if len(found) == 7 and found[2].isdigit()}
+    rows = [line.split(":") for line in lines]
+    return {
+        account_fields[0]: int(account_fields[2])
+        for account_fields in rows
+        if len(account_fields) == 7 and account_fields[2].isdigit()
+    }
 
 
-def _there(node: Node, program: str) -> bool:
+def _exists(node: Node, program: str) -> bool:
     return os.path.exists(node.paths.real(program))
 
 
 def _run(node: Node) -> StepOutcome:
     try:
-        return StepOutcome(guard(node))
+        return StepOutcome(ensure_rules(node))
     except NodeError as err:
-        if wanted(node).required:
+        if expected_rules(node).required:
             raise
         return StepOutcome(detail=f"not set: {err.message}")
 
 
 def _pending(node: Node) -> str:
-    return "set them" if could(node) and not is_guarded(node) else ""
+    if can_set(node) and not are_in_force(node):
+        return "set them"
+    return ""
 
 
 STEP = Step("packet-rules", _run, _pending)

@@ -59,7 +59,7 @@ class NodePaths:
         """The mounts that this node was given, also by earlier configurations."""
         return self.real("/var/lib/hyperpod-kit/mounts.json")
 
-    def pending_work(self, what: str) -> str:
+    def deferred_action(self, what: str) -> str:
         """A note that a daemon has yet to read a file that was changed."""
         return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
 
@@ -90,7 +90,7 @@ class NodePaths:
         """What of a script has run to its end."""
         return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/done")
 
-    def script_at_work(self, name: str) -> str:
+    def running_script(self, name: str) -> str:
         """Who it is, while it runs."""
         return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/at-work")
 
@@ -117,7 +117,7 @@ class NodePaths:
         return self.real("/run/hyperpod-kit/health.json")
 
     @property
-    def told(self) -> str:
+    def published_state(self) -> str:
         """What the last line about the mounts in provisioning.log said, and when."""
         return self.real("/run/hyperpod-kit/told")
 
@@ -281,7 +281,7 @@ class NodePaths:
     @property
     def hyperpod_mark(self) -> str:
         """A directory of a HyperPod's nodes."""
-        return self.real(hyperpod.MARK)
+        return self.real(hyperpod.NODE_DIRECTORY)
 
     @property
     def fetched_slurm_conf(self) -> str:

@@ -18,4 +18,4 @@ def plan(steps: Sequence[Planned], config: NodeConfig, role: str, group: str, mo
     if mode not in LIFECYCLE_MODES:
         raise UsageError(f"no mode {mode}; there are {', '.join(LIFECYCLE_MODES)}")
     needed = [step for step in steps if role in step.roles and mode in step.modes]
-    return tuple(one for step in needed for one in step.on(config, role, group))
+    return tuple(planned for step in needed for planned in step.on(config, role, group))

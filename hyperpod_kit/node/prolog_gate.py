@@ -14,7 +14,7 @@ from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check_all
 from hyperpod_kit.node.slurm import gate_refusal
-from hyperpod_kit.node.timing import look_until
+from hyperpod_kit.node.timing import poll_until
 
 SECONDS = 30.0
 """The gate's own bound, of which the Prolog allows 40. A node must not be drained for a daemon that is back in two
@@ -24,7 +24,7 @@ LONGEST_LOOK = 5.0
 """Seconds that one look may take, whatever the timer's deadline is."""
 
 
-def closed_by(node: Node, user: str = "") -> List[MountStatus]:
+def failing_mounts(node: Node, user: str = "") -> List[MountStatus]:
     """The required mounts that keep a job of `user` from starting; empty when it may. Asks for one repair and waits.
 
     The homes of others do not matter to a job; with "" every home does.
@@ -37,41 +37,47 @@ def closed_by(node: Node, user: str = "") -> List[MountStatus]:
     units = [repair_unit(status.name) for status in bad]
     node.runner.run(["systemctl", "start", "--no-block", *units], timeout=5, check=False)
     # A look may last, so the wait ends early enough for one.
-    left = end - LONGEST_LOOK - node.clock.monotonic()
-    bad = look_until(
+    remaining = end - LONGEST_LOOK - node.clock.monotonic()
+    bad = poll_until(
         lambda: _unhealthy(node, user, end),
-        lambda found: not found,
-        seconds=max(0.0, left),
+        lambda unhealthy: not unhealthy,
+        seconds=max(0.0, remaining),
         clock=node.clock,
         first=0.5,
         longest=2.0,
     )
     if bad and node.config.health.drain:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
-        gate_refusal.note(node, node.paths.gate_mark, reason=reason(bad))
+        gate_refusal.record_refusal(node, node.paths.gate_mark, reason=refusal_text(bad))
     return bad
 
 
-def unguarded(node: Node) -> str:
+def missing_rules_reason(node: Node) -> str:
     """Why no job may start although the mounts serve: a home or the metadata service is open to every user, and the
     packet rules that close it cannot be set. "" when they hold, or nothing depends on them."""
     if os.geteuid() != 0:
         return ""
-    found = packet_rules.see_to(node)
-    return f"hyperpod-kit: {found.why}" if found.required and not found.holds else ""
+    rules = packet_rules.restore_rules(node)
+    if rules.required and not rules.in_force:
+        return f"hyperpod-kit: {rules.reason}"
+    return ""
 
 
 def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
     """The required mounts that a job cannot use, right now."""
     required = [mount for mount in node.mounts if mount.required and (not user or mount.owner in (None, user))]
-    left = max(0.5, end - node.clock.monotonic())
-    deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
-    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_away(status)]
+    remaining = max(0.5, end - node.clock.monotonic())
+    deadline = min(node.config.health.deadline, LONGEST_LOOK, remaining)
+    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_jobs_away(status)]
 
 
-def reason(bad: List[MountStatus]) -> str:
+def refusal_text(bad: List[MountStatus]) -> str:
     """One line for slurmd's log."""
-    return "hyperpod-kit: " + "; ".join(
-        f"mount {status.name} at {status.path} is {status.state}{': ' + status.detail if status.detail else ''}"
-        for status in bad
-    )
+    return "hyperpod-kit: " + "; ".join(map(_status_text, bad))
+
+
+def _status_text(status: MountStatus) -> str:
+    text = f"mount {status.name} at {status.path} is {status.state}"
+    if status.detail:
+        return f"{text}: {status.detail}"
+    return text

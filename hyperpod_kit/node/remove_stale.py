@@ -18,13 +18,13 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
-from hyperpod_kit.model.states import ANSWERS, MountState
-from hyperpod_kit.model.units import PREFIX, carrier_unit, units_of
+from hyperpod_kit.model.states import RESPONSIVE, MountState
+from hyperpod_kit.model.units import PREFIX, carrier_unit, expected_units
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.mounts.ensure import clear_dead
-from hyperpod_kit.node.mounts.mount_record import forget, read_record
+from hyperpod_kit.node.mounts.mount_record import delete_record, read_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.system.mountinfo import find
@@ -35,7 +35,7 @@ MNT_EXPIRE = 4
 unmount what is still marked, and whoever walks over the mount takes the mark away."""
 
 
-def carried(node: Node) -> List[Mount]:
+def recorded_mounts(node: Node) -> List[Mount]:
     """The mounts that this node was given so far and that were not taken away."""
     mounts = []
     for raw in read_json(node.paths.carried) or []:
@@ -44,9 +44,9 @@ def carried(node: Node) -> List[Mount]:
     return mounts
 
 
-def carry(node: Node) -> None:
+def record_mounts(node: Node) -> None:
     """Note this node's mounts beside the earlier ones, before anything of them is installed."""
-    earlier = [mount for mount in carried(node) if mount not in node.mounts]
+    earlier = [mount for mount in recorded_mounts(node) if mount not in node.mounts]
     write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *earlier)])
 
 
@@ -57,39 +57,43 @@ def same_mount(old: Mount, new: Mount) -> bool:
 
 def unwanted_mounts(node: Node) -> List[Mount]:
     """What the node carries and should not: removed, moved to another path, or made from something else."""
-    return [old for old in carried(node) if not any(same_mount(old, new) for new in node.mounts)]
+    return [old for old in recorded_mounts(node) if not any(same_mount(old, new) for new in node.mounts)]
 
 
 def unwanted_units(node: Node) -> List[str]:
     """Installed units of ours, and halves of their files, that no mount of this node has."""
-    wanted = set(units_of(node.mounts, node.facts.role, node.config.steps))
+    expected = set(expected_units(node.mounts, node.facts.role, node.config.steps))
     directory = node.paths.unit("")
-    found = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    names = []
+    if os.path.isdir(directory):
+        names = sorted(os.listdir(directory))
     return [
-        name for name in found if name.startswith(PREFIX) and name not in wanted and os.path.isfile(directory + name)
+        name for name in names if name.startswith(PREFIX) and name not in expected and os.path.isfile(directory + name)
     ]
 
 
 def pending(node: Node) -> str:
     """What `remove_stale` would do, in words."""
-    going = leaving(node)
-    units = removable(node, [mount for mount in unwanted_mounts(node) if mount not in going])
+    going = removable_mounts(node)
+    units = removable_units(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
-    there = [mount.path for mount in going if made_by_us(node, mount)]
-    words = [
-        f"unmount {', '.join(there)}" if there else "",
-        f"remove {', '.join(units)}" if units else "",
-        f"disable {', '.join(disabling)}" if disabling else "",
-    ]
-    return "; ".join(word for word in words if word)
+    made_mounts = [mount.path for mount in going if made_by_us(node, mount)]
+    parts = []
+    if made_mounts:
+        parts.append(f"unmount {', '.join(made_mounts)}")
+    if units:
+        parts.append(f"remove {', '.join(units)}")
+    if disabling:
+        parts.append(f"disable {', '.join(disabling)}")
+    return "; ".join(part for part in parts if part)
 
 
-def leaving(node: Node) -> List[Mount]:
+def removable_mounts(node: Node) -> List[Mount]:
     """The unwanted mounts that can be taken away now."""
-    return [mount for mount in unwanted_mounts(node) if not why_it_stays(node, mount)]
+    return [mount for mount in unwanted_mounts(node) if not reason_to_stay(node, mount)]
 
 
-def removable(node: Node, staying: Sequence[Mount]) -> List[str]:
+def removable_units(node: Node, staying: Sequence[Mount]) -> List[str]:
     """The unwanted units. A daemon that stays needs its own, or systemd would not start it again when it dies."""
     needed = {carrier_unit(mount) for mount in staying}
     return [name for name in unwanted_units(node) if name not in needed]
@@ -105,33 +109,35 @@ def remove_stale(node: Node) -> Tuple[bool, List[str]]:
     changed, notes = bool(enabled), []
     staying: List[Mount] = []
     for mount in unwanted_mounts(node):
-        why = why_it_stays(node, mount)
+        reason = reason_to_stay(node, mount)
         try:
-            changed = (not why and _unmount(node, mount)) or changed
+            changed = (not reason and _unmount(node, mount)) or changed
         except RunError as err:  # it became busy just now
-            why = err.message
-        if why:
+            reason = err.message
+        if reason:
             staying.append(mount)
-            notes.append(f"{mount.path} {why}: it goes at the next boot")
-    units = removable(node, staying)
+            notes.append(f"{mount.path} {reason}: it goes at the next boot")
+    units = removable_units(node, staying)
     if units:
         _stop(node, [name for name in units if name.endswith(".service")])
         for name in units:
             by_descriptor.unlink(node.paths.unit(name))
         systemd.reload(node)
-    if carried(node) != [*node.mounts, *staying]:
+    if recorded_mounts(node) != [*node.mounts, *staying]:
         write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
     return changed or bool(units), notes
 
 
-def why_it_stays(node: Node, mount: Mount) -> str:
+def reason_to_stay(node: Node, mount: Mount) -> str:
     """Why a mount cannot be taken away now, "" when it can or when there is nothing of ours at its path."""
     if not made_by_us(node, mount):
         return ""
     state = check(node, mount).state
     if state == MountState.HUNG:
         return "does not answer"
-    return "is in use" if state in ANSWERS and is_busy(node.paths.real(mount.path)) else ""
+    if state in RESPONSIVE and is_busy(node.paths.real(mount.path)):
+        return "is in use"
+    return ""
 
 
 def made_by_us(node: Node, mount: Mount) -> bool:
@@ -151,22 +157,22 @@ def is_busy(path: str) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     os.stat(path)
     done = libc.umount2(os.fsencode(path), MNT_EXPIRE)
-    found = ctypes.get_errno()
+    error_number = ctypes.get_errno()
     os.stat(path)
-    return bool(done != 0 and found == errno.EBUSY)
+    return bool(done != 0 and error_number == errno.EBUSY)
 
 
 def _unmount(node: Node, mount: Mount) -> bool:
     """Take one mount away; True when it was ours and there. Raises RunError when it is busy."""
-    ours = made_by_us(node, mount)
+    made_here = made_by_us(node, mount)
     clear_dead(node, mount)
-    if ours:
+    if made_here:
         audit.record("unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle")
     if mount.traits.service.daemon:
         _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
     elif made_by_us(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily
-    forget(node, mount)
+    delete_record(node, mount)
     for path in (
         node.paths.unit_record(mount.name),
         node.paths.repair_result(mount.name),
@@ -174,7 +180,7 @@ def _unmount(node: Node, mount: Mount) -> bool:
     ):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    return ours
+    return made_here
 
 
 def _enabled(node: Node, units: Sequence[str]) -> List[str]:

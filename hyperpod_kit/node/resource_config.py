@@ -36,45 +36,52 @@ def instances(resource_config: Mapping[str, Any]) -> Iterator[Instance]:
                 yield Instance(str(group["Name"]), address, str(raw.get("InstanceId") or ""))
 
 
-def find_own(
-    resource_config: Mapping[str, Any], is_own: Callable[[str], bool], own_id: Callable[[], str] = lambda: ""
+def find_local_instance(
+    resource_config: Mapping[str, Any],
+    is_local_address: Callable[[str], bool],
+    local_instance_id: Callable[[], str] = lambda: "",
 ) -> Optional[Instance]:
     """This machine among the instances, None while it is not listed.
 
-    A machine that was here before may have had the address, in another group too: then `own_id`, this machine's
-    instance id or "" where nobody knows it, decides. It also stands in where the entry has none. Raises NodeError on a
-    cluster without Slurm, AmbiguousAddress where no id decides.
+    A machine that was here before may have had the address, in another group too: then `local_instance_id`, this
+    machine's instance id or "" where nobody knows it, decides. It also stands in where the entry has none. Raises
+    NodeError on a cluster without Slurm, AmbiguousAddress where no id decides.
     """
     if resource_config.get("ClusterType") == "Kubernetes":
         raise NodeError(
             "this cluster is orchestrated by Kubernetes, and this bundle is for Slurm",
             hint="use a Slurm cluster; on EKS, volumes are the CSI drivers' business",
         )
-    listed = [instance for instance in instances(resource_config) if is_own(instance.address)]
+    listed = [instance for instance in instances(resource_config) if is_local_address(instance.address)]
     if not listed:
         return None
     groups = sorted({instance.group for instance in listed})
     if len(groups) == 1 and listed[-1].instance_id:
         return listed[-1]
-    known = own_id()
+    local_id = local_instance_id()
     if len(groups) == 1:
-        return replace(listed[-1], instance_id=known)
-    own = [instance for instance in listed if known and instance.instance_id == known]
-    if len({instance.group for instance in own}) == 1:
-        return own[-1]
+        return replace(listed[-1], instance_id=local_id)
+    entries = [instance for instance in listed if local_id and instance.instance_id == local_id]
+    if len({instance.group for instance in entries}) == 1:
+        return entries[-1]
     ids = ", ".join(f"{instance.instance_id or 'no id'} in {instance.group}" for instance in listed)
+    identity = "does not know its instance id"
+    if local_id:
+        identity = f"is {local_id}"
     raise AmbiguousAddress(
         f"address {listed[0].address} is listed in the instance groups {' and '.join(groups)} ({ids}), and this "
-        f"machine {f'is {known}' if known else 'does not know its instance id'}",
+        f"machine {identity}",
         hint="wait until HyperPod has written /opt/ml/config/resource_config.json anew, then hyperpod-kit node apply",
     )
 
 
 def controller_addresses(resource_config: Mapping[str, Any], roles: Mapping[str, str]) -> Tuple[str, ...]:
     """Addresses of the Slurm controllers, the primary first: what HyperPod says, then the instances of their group."""
-    said = resource_config.get("SlurmConfig") or {}
-    others = said.get("SecondaryControllerIps")
-    named = [said.get("PrimaryControllerIp"), *(others if isinstance(others, list) else ())]
+    slurm_config = resource_config.get("SlurmConfig") or {}
+    secondary = slurm_config.get("SecondaryControllerIps")
+    if not isinstance(secondary, list):
+        secondary = []
+    named = [slurm_config.get("PrimaryControllerIp"), *secondary]
     listed = [
         instance.address for instance in instances(resource_config) if roles.get(instance.group) == Role.CONTROLLER
     ]
@@ -86,22 +93,30 @@ def instance_type(resource_config: Mapping[str, Any], group: str) -> str:
     groups = resource_config.get("InstanceGroups")
     for raw in groups if isinstance(groups, list) else []:
         if isinstance(raw, dict) and raw.get("Name") == group:
-            found = raw.get("InstanceType")
-            return found if isinstance(found, str) and len(found) <= 64 else ""
+            type_name = raw.get("InstanceType")
+            if isinstance(type_name, str) and len(type_name) <= 64:
+                return type_name
+            return ""
     return ""
 
 
-def place(resource_config: Mapping[str, Any]) -> Tuple[str, str]:
+def region_and_partition(resource_config: Mapping[str, Any]) -> Tuple[str, str]:
     """(region, partition) out of the cluster's ARN; ("", "aws") without one."""
     arn: List[str] = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", "")).split(":")
-    return (arn[3], arn[1]) if len(arn) > 3 else ("", "aws")
+    if len(arn) > 3:
+        return (arn[3], arn[1])
+    return ("", "aws")
 
 
 def cluster_id(resource_config: Mapping[str, Any]) -> str:
     """The end of the cluster's ARN, which no other cluster ever has; "" without one."""
     arn = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", ""))
-    found = arn.rpartition(":cluster/")[2] if ":cluster/" in arn else ""
-    return found if found.isalnum() else ""
+    cluster = ""
+    if ":cluster/" in arn:
+        cluster = arn.rpartition(":cluster/")[2]
+    if cluster.isalnum():
+        return cluster
+    return ""
 
 
 def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
@@ -113,4 +128,6 @@ def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
         return None
     if group == parameters["controller_group"]:
         return Role.CONTROLLER
-    return Role.LOGIN if group == parameters.get("login_group") else Role.COMPUTE
+    if group == parameters.get("login_group"):
+        return Role.LOGIN
+    return Role.COMPUTE

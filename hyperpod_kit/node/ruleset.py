@@ -30,24 +30,24 @@ def generation() -> str:
         sock.settimeout(0.2)
         # nlmsghdr: length, type, flags, sequence, port; nfgenmsg: family, version, resource.
         sock.sendto(_number(20, 4) + _number(GETGEN, 2) + _number(REQUEST, 2) + _number(1, 4) + bytes(8), (0, 0))
-        return _read(sock.recv(4096))
+        return _parse_generation(sock.recv(4096))
     except OSError:
         return ""
     finally:
         sock.close()
 
 
-def _read(answer: bytes) -> str:
-    if len(answer) < 20 or _value(answer, 4, 2) != NEWGEN:
+def _parse_generation(response: bytes) -> str:
+    if len(response) < 20 or _value(response, 4, 2) != NEWGEN:
         return ""
     at = 20
-    while at + 4 <= len(answer):
-        length, kind = _value(answer, at, 2), _value(answer, at + 2, 2) & 0x3FFF
+    while at + 4 <= len(response):
+        length, kind = _value(response, at, 2), _value(response, at + 2, 2) & 0x3FFF
         if length < 4:
             break
         if kind == GEN_ID and length >= 8:
             # Big-endian, as all attributes of nftables. A boot begins to count anew.
-            return f"{int.from_bytes(answer[at + 4 : at + 8], 'big')}"
+            return f"{int.from_bytes(response[at + 4 : at + 8], 'big')}"
         at += length + 3 & ~3
     return ""
 

@@ -3,7 +3,7 @@
 A script runs in a copy of its directory, so that it may write there: the bundle itself stays as it was verified. What
 it prints goes to a file of its own; the last lines of one that fails are in its line of provisioning.log too, which is
 the only file that HyperPod ships. Once it has succeeded, a stamp over its files and arguments keeps it from running
-again; one that is killed in the middle leaves no stamp, and runs again from a fresh copy (script_at_work.py).
+again; one that is killed in the middle leaves no stamp, and runs again from a fresh copy (running_script.py).
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -29,19 +29,19 @@ from hyperpod_kit.model.scripts import (
     LOGINS,
     ROLE,
     WITHOUT_FIRST_LINE,
-    OwnScript,
+    CustomScript,
 )
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, Role
 from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different
-from hyperpod_kit.node.script_at_work import TELL, end_earlier, forget
+from hyperpod_kit.node.running_script import RECORD_PROCESS, delete_record, end_earlier
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
 # A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
-START = f'{TELL}; cd "$2" && log=$3 && shift 3 && exec "$@" >"$log" 2>&1 </dev/null'
+START = f'{RECORD_PROCESS}; cd "$2" && log=$3 && shift 3 && exec "$@" >"$log" 2>&1 </dev/null'
 TAIL_LINES = 8
 TAIL_BYTES = 1500
 """Of the output of a script that failed, in its line of the log."""
@@ -76,28 +76,30 @@ AFTER_MOUNTS_STEPS = ScriptSteps(AFTER_MOUNTS)
 AFTER_SLURM_STEPS = ScriptSteps(AFTER_SLURM)
 
 
-def _pending(script: OwnScript, node: Node) -> str:
+def _pending(script: CustomScript, node: Node) -> str:
     """Why it would run now, "" when it would not."""
     if script.always:
         return f"run {script.run}, as at every time"
     stamp = read_text(node.paths.script_stamp(script.name))
     if stamp is None:
         return f"run {script.run}"
-    return "" if stamp.strip() == _digest(node, script) else f"run {script.run} again: it is another one now"
+    if stamp.strip() == _digest(node, script):
+        return ""
+    return f"run {script.run} again: it is another one now"
 
 
-def _run(script: OwnScript, node: Node) -> StepOutcome:
-    why = _pending(script, node)
-    if not why:
+def _run(script: CustomScript, node: Node) -> StepOutcome:
+    reason = _pending(script, node)
+    if not reason:
         return StepOutcome()
     end_earlier(node, script.name, script.timeout)
     digest = _digest(node, script)
     directory = _fresh_copy(node, script)
-    log, at_work = node.paths.script_log(script.name), node.paths.script_at_work(script.name)
+    log, process_record = node.paths.script_log(script.name), node.paths.running_script(script.name)
     by_descriptor.make_parents(log)
     try:
         done = node.runner.run(
-            ["/bin/sh", "-c", START, "sh", at_work, directory, log, *_command(node, script, directory)],
+            ["/bin/sh", "-c", START, "sh", process_record, directory, log, *_command(node, script, directory)],
             timeout=script.timeout,
             check=False,
             env=_environment(node),
@@ -108,28 +110,32 @@ def _run(script: OwnScript, node: Node) -> StepOutcome:
             hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
         ) from None
     finally:
-        forget(node, script.name)
+        delete_record(node, script.name)
     if done.returncode:
-        said = _tail(log) or (f": {clean(done.stderr.strip())}" if done.stderr.strip() else "")
-        raise NodeError(f"{script.run} exited {done.returncode}{said}", hint=f"on the node: less {log}")
+        output = _tail(log)
+        if not output and done.stderr.strip():
+            output = f": {clean(done.stderr.strip())}"
+        raise NodeError(f"{script.run} exited {done.returncode}{output}", hint=f"on the node: less {log}")
     write_if_different(node.paths.script_stamp(script.name), digest + "\n")
     return StepOutcome(True, f"ran {script.run}")
 
 
-def _command(node: Node, script: OwnScript, directory: str) -> List[str]:
+def _command(node: Node, script: CustomScript, directory: str) -> List[str]:
     """What is started, with which arguments."""
     file = os.path.join(directory, script.run)
     with open(file, "rb") as stream:
         says_how = stream.read(2) == b"#!"
-    by = () if says_how else WITHOUT_FIRST_LINE.get(os.path.splitext(file)[1], ())
-    known = _stand_for(node)
-    return [*by, file, *(known.get(word, word) for word in script.arguments)]
+    interpreter: Tuple[str, ...] = ()
+    if not says_how:
+        interpreter = WITHOUT_FIRST_LINE.get(os.path.splitext(file)[1], ())
+    values = _placeholder_values(node)
+    return [*interpreter, file, *(values.get(argument, argument) for argument in script.arguments)]
 
 
-def _stand_for(node: Node) -> Dict[str, str]:
+def _placeholder_values(node: Node) -> Dict[str, str]:
     """STAND_FOR -> what it is on this node, now."""
     listed = resource_config.instances(read_json(node.paths.resource_config) or {})
-    logins = [one.address for one in listed if node.config.roles.get(one.group) == Role.LOGIN]
+    logins = [instance.address for instance in listed if node.config.roles.get(instance.group) == Role.LOGIN]
     return {
         CLUSTER: node.config.cluster_name,
         GROUP: node.facts.group,
@@ -140,13 +146,13 @@ def _stand_for(node: Node) -> Dict[str, str]:
 
 
 def _environment(node: Node) -> Dict[str, Optional[str]]:
-    known = _stand_for(node)
+    values = _placeholder_values(node)
     return {
-        HPK_CLUSTER: known[CLUSTER],
-        HPK_GROUP: known[GROUP],
-        HPK_ROLE: known[ROLE],
-        HPK_CONTROLLERS: known[CONTROLLERS],
-        HPK_LOGINS: known[LOGINS],
+        HPK_CLUSTER: values[CLUSTER],
+        HPK_GROUP: values[GROUP],
+        HPK_ROLE: values[ROLE],
+        HPK_CONTROLLERS: values[CONTROLLERS],
+        HPK_LOGINS: values[LOGINS],
         "SAGEMAKER_RESOURCE_CONFIG_PATH": node.paths.resource_config,
         "HOME": "/root",
         # The bundle's own script runs with C alone, in which programs written in Python refuse what is not ASCII.
@@ -154,30 +160,33 @@ def _environment(node: Node) -> Dict[str, Optional[str]]:
     }
 
 
-def _fresh_copy(node: Node, script: OwnScript) -> str:
+def _fresh_copy(node: Node, script: CustomScript) -> str:
     """The script's files in a directory that is its own to write to; what an earlier run left there is gone."""
-    source, target = os.path.join(node.paths.bundle, script.place), node.paths.script_directory(script.name)
+    source, target = os.path.join(node.paths.bundle, script.bundle_directory), node.paths.script_directory(script.name)
     by_descriptor.remove_tree(target, ignore_errors=True)
     by_descriptor.make_parents(target)
     try:
         by_descriptor.copy_tree(source, target)
     except OSError as err:
         raise NodeError(f"{source}: {err}", hint="hyperpod-kit upload, then replace the node") from err
-    for place in _files(target):
-        with open(os.path.join(target, place), "rb") as stream:
+    for path in _files(target):
+        with open(os.path.join(target, path), "rb") as stream:
             executable = stream.read(2) == b"#!"
         # S3 keeps no mode bits: what begins like a program is one.
-        by_descriptor.set_mode(os.path.join(target, place), 0o755 if executable else 0o644)
+        mode = 0o644
+        if executable:
+            mode = 0o755
+        by_descriptor.set_mode(os.path.join(target, path), mode)
     return target
 
 
-def _digest(node: Node, script: OwnScript) -> str:
+def _digest(node: Node, script: CustomScript) -> str:
     """Of what it would do now: its files, what is started, and with what."""
-    source = os.path.join(node.paths.bundle, script.place)
+    source = os.path.join(node.paths.bundle, script.bundle_directory)
     total = hashlib.sha256(repr((script.run, script.arguments)).encode())
-    for place in _files(source):
-        with open(os.path.join(source, place), "rb") as stream:
-            total.update(f"{place}\0{hashlib.sha256(stream.read()).hexdigest()}\0".encode())
+    for path in _files(source):
+        with open(os.path.join(source, path), "rb") as stream:
+            total.update(f"{path}\0{hashlib.sha256(stream.read()).hexdigest()}\0".encode())
     return total.hexdigest()
 
 
@@ -196,5 +205,7 @@ def _tail(log: str) -> str:
             lines = stream.read(TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    said = " | ".join(clean(line) for line in lines[-TAIL_LINES:] if line.strip())
-    return f": {said}" if said else ""
+    text = " | ".join(clean(line) for line in lines[-TAIL_LINES:] if line.strip())
+    if text:
+        return f": {text}"
+    return ""

@@ -16,7 +16,7 @@ from typing import Iterator, List, Tuple
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.shares import ARCHIVE_MODE, SHARE_MODE, Group, share_path
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
@@ -29,10 +29,13 @@ SECONDS = 30.0
 def shares(node: Node) -> Iterator[Tuple[Group, Mount]]:
     """Each group with each mount of this node on which it has a directory."""
     mounts = {mount.name: mount for mount in node.mounts}
-    return ((group, mounts[name]) for group in node.config.groups for name in group.mounts if name in mounts)
+    for group in node.config.groups:
+        for name in group.mounts:
+            if name in mounts:
+                yield group, mounts[name]
 
 
-def settle(node: Node) -> List[str]:
+def ensure_shares(node: Node) -> List[str]:
     """Make and mend the directories; returns what was changed, in words. A mount that does not serve is passed over:
     the next node, or the next `node apply`, does it. Raises NodeError naming all failures."""
     done, failed = [], []
@@ -41,7 +44,7 @@ def settle(node: Node) -> List[str]:
         if not check(node, mount).healthy:
             continue
         try:
-            if in_child(path, partial(make, node.paths.real(path), group), SECONDS):
+            if run_in_child(path, partial(ensure_directory, node.paths.real(path), group), SECONDS):
                 done.append(path)
         except NodeError as err:
             failed.append(err.message)
@@ -51,25 +54,27 @@ def settle(node: Node) -> List[str]:
 
 
 def pending(node: Node) -> str:
-    """What `settle` would change now, in words, on mounts that serve."""
-    words = []
+    """What `ensure_shares` would change now, in words, on mounts that serve."""
+    paths = []
     for group, mount in shares(node):
         path = share_path(mount.path, group.name)
-        if check(node, mount).healthy and not in_child(path, partial(is_right, node.paths.real(path), group), SECONDS):
-            words.append(path)
-    return ", ".join(words)
+        if check(node, mount).healthy and not run_in_child(
+            path, partial(is_right, node.paths.real(path), group), SECONDS
+        ):
+            paths.append(path)
+    return ", ".join(paths)
 
 
 def is_right(path: str, group: Group) -> bool:
     """Whether the directory is the group's, or nobody's once it is archived."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(found.st_mode) and _of(found) == (0, group.owning_gid, group.mode)
+    return stat.S_ISDIR(status.st_mode) and _owner_and_mode(status) == (0, group.owning_gid, group.mode)
 
 
-def make(path: str, group: Group) -> bool:
+def ensure_directory(path: str, group: Group) -> bool:
     """Make the directory what it should be; whether something was changed. From its first moment on it is never more
     open than in the end. Raises NodeError when something else is there, OSError."""
     if is_right(path, group):
@@ -79,11 +84,11 @@ def make(path: str, group: Group) -> bool:
     # Opened, not named again: where its parent is open to others, one of them may put something else in its place.
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        owner = _of(os.fstat(handle))
-        ours = {(0, 0, ARCHIVE_MODE), (0, group.gid, ARCHIVE_MODE), (0, group.gid, SHARE_MODE)}
+        owner = _owner_and_mode(os.fstat(handle))
+        allowed = {(0, 0, ARCHIVE_MODE), (0, group.gid, ARCHIVE_MODE), (0, group.gid, SHARE_MODE)}
         # What was made a moment ago may have been given a group by its parent.
         empty = owner[0] == 0 and not os.listdir(handle)
-        if owner not in ours and owner[:2] != (0, group.gid) and not empty:
+        if owner not in allowed and owner[:2] != (0, group.gid) and not empty:
             raise NodeError(f"{path} is there already, of {owner[0]}:{owner[1]} with mode {owner[2]:o}")
         os.fchmod(handle, ARCHIVE_MODE)
         os.fchown(handle, 0, group.owning_gid)
@@ -93,13 +98,15 @@ def make(path: str, group: Group) -> bool:
     return True
 
 
-def _of(found: os.stat_result) -> Tuple[int, int, int]:
-    return found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+def _owner_and_mode(status: os.stat_result) -> Tuple[int, int, int]:
+    return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
 def _run(node: Node) -> StepOutcome:
-    done = settle(node)
-    return StepOutcome(bool(done), f"made {', '.join(done)}" if done else "")
+    done = ensure_shares(node)
+    if not done:
+        return StepOutcome()
+    return StepOutcome(True, f"made {', '.join(done)}")
 
 
 STEP = Step("shares", _run, pending)

@@ -26,7 +26,7 @@ class StepOutcome:
     detail: str = ""
 
 
-def nothing(node: Node) -> str:
+def no_changes(node: Node) -> str:
     """What a step that only waits would change."""
     return ""
 
@@ -56,7 +56,7 @@ class Step:
 
     name: str
     run: Callable[[Node], StepOutcome]
-    pending: Callable[[Node], str] = nothing
+    pending: Callable[[Node], str] = no_changes
     required: bool = True
     after_success: bool = False
     roles: Tuple[str, ...] = ROLES

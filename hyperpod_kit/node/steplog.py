@@ -43,11 +43,16 @@ class StepRecord:
             "hint": self.hint,
         }
 
-    def to_words(self) -> str:
+    def to_text(self) -> str:
         """The same for a person: one line, and below it what to do about a failure."""
         reason = self.error or self.detail
-        line = f"hyperpod-kit: {self.step}: {self.status}{': ' + reason if reason else ''} ({self.duration_ms} ms)"
-        return f"{line}\nhint: {self.hint}" if self.hint else line
+        text = f"hyperpod-kit: {self.step}: {self.status}"
+        if reason:
+            text += f": {reason}"
+        line = f"{text} ({self.duration_ms} ms)"
+        if self.hint:
+            return f"{line}\nhint: {self.hint}"
+        return line
 
 
 def stamp(seconds: float) -> str:
@@ -55,7 +60,7 @@ def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def append(path: str, record: StepRecord) -> None:
+def append_record(path: str, record: StepRecord) -> None:
     append_line(path, record.to_dict())
 
 

@@ -13,14 +13,14 @@ from hyperpod_kit.node import (
     fuse_conf,
     groups,
     homes,
+    kit_units,
     logind,
-    names,
-    own_units,
     packet_rules,
     remove_stale,
     scripts,
     shares,
     users,
+    wait_for_dns,
 )
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
@@ -39,12 +39,12 @@ from hyperpod_kit.node.optional import (
     ssh_between_nodes,
     sssd,
 )
-from hyperpod_kit.node.secrets import keep as secrets
+from hyperpod_kit.node.secrets import secret_files as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 from hyperpod_kit.node.step import Planned
 
 STEPS: Tuple[Planned, ...] = (
-    names.STEP,
+    wait_for_dns.STEP,
     users.STEP,
     groups.STEP,
     secrets.STEP,
@@ -53,12 +53,12 @@ STEPS: Tuple[Planned, ...] = (
     scripts.BEFORE_MOUNTS_STEPS,
     # Old mounts go first: a renamed mount uses the same path.
     remove_stale.STEP,
-    own_units.STEP,
+    kit_units.STEP,
     packet_rules.STEP,
     bring_up.STEP,
     homes.STEP,
     shares.STEP,
-    own_units.TIMERS_STEP,
+    kit_units.TIMERS_STEP,
     # Those that hyperpod_kit.steps asks for, here and below.
     log_rotation.STEP,
     login_message.STEP,

@@ -87,7 +87,7 @@ def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     """Properties of a unit; what systemd does not answer is missing from the result."""
     done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)
     pairs = (line.partition("=") for line in done.stdout.splitlines())
-    return {name: value for name, found, value in pairs if found}
+    return {name: value for name, separator, value in pairs if separator}
 
 
 def processes(node: Node, unit: str) -> List[int]:
@@ -103,10 +103,12 @@ def processes(node: Node, unit: str) -> List[int]:
         if text is not None:
             return [int(word) for word in text.split()]
     pid = int(properties(node, unit, ["MainPID"]).get("MainPID") or 0)
-    return [pid] if pid else []
+    if pid:
+        return [pid]
+    return []
 
 
-def last_words(node: Node, unit: str) -> str:
+def last_log_line(node: Node, unit: str) -> str:
     """The last line that a process of the unit wrote, for an error message; "" when nobody can say."""
     try:
         done = node.runner.run(
@@ -122,5 +124,7 @@ def last_words(node: Node, unit: str) -> str:
             text = entry.get("MESSAGE")
             if entry.get("SYSLOG_IDENTIFIER") == "systemd" or not isinstance(text, str) or text.startswith("hint:"):
                 continue
-            return text[len("error: ") :] if text.startswith("error: ") else text.strip()
+            if text.startswith("error: "):
+                return text[len("error: ") :]
+            return text.strip()
     return ""

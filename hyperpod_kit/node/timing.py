@@ -29,24 +29,24 @@ class Clock:
         time.sleep(seconds)
 
 
-def look_until(
-    look: Callable[[], T],
-    good: Callable[[T], bool],
+def poll_until(
+    check: Callable[[], T],
+    is_final: Callable[[T], bool],
     *,
     seconds: float,
     clock: Clock,
     first: float = 0.1,
     longest: float = 5.0,
 ) -> T:
-    """`wait.look_until` by the clock of a node, with pauses that double from `first` to `longest`."""
+    """`wait.poll_until` by the clock of a node, with pauses that double from `first` to `longest`."""
     pauses = BackOff(first, longest)
-    return wait.look_until(look, good, pauses, seconds=seconds, clock=clock.monotonic, sleep=clock.sleep)
+    return wait.poll_until(check, is_final, pauses, seconds=seconds, clock=clock.monotonic, sleep=clock.sleep)
 
 
 def wait_for(
     condition: Callable[[], Optional[T]], *, seconds: float, clock: Clock, first: float = 0.1, longest: float = 5.0
 ) -> Optional[T]:
-    """The first result of `condition` that is not None, or None after `seconds`: see `look_until`."""
-    return look_until(
-        condition, lambda found: found is not None, seconds=seconds, clock=clock, first=first, longest=longest
+    """The first result of `condition` that is not None, or None after `seconds`: see `poll_until`."""
+    return poll_until(
+        condition, lambda outcome: outcome is not None, seconds=seconds, clock=clock, first=first, longest=longest
     )

@@ -12,7 +12,7 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import homes
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
-from hyperpod_kit.node.timing import look_until
+from hyperpod_kit.node.timing import poll_until
 
 HOME_NOT_MADE = 12
 """useradd's exit status when it could not make the home (useradd(8)); it has then added nobody."""
@@ -21,47 +21,52 @@ HOME_SEEN_WITHIN = 70.0
 """Seconds until an NFS client asks the server again about a name that was not there: acdirmax, nfs(5), is 60."""
 
 
-def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
+def getent_entry(node: Node, database: str, key: str) -> Optional[List[str]]:
     """Fields of the first line that `getent` finds; None when there is none."""
     done = node.runner.run(["getent", database, key], timeout=20, check=False)
-    return done.stdout.splitlines()[0].split(":") if done.returncode == 0 and done.stdout else None
+    if done.returncode == 0 and done.stdout:
+        return done.stdout.splitlines()[0].split(":")
+    return None
 
 
-def is_there(node: Node, user: User) -> bool:
+def exists(node: Node, user: User) -> bool:
     """Whether `user` exists with these ids and the right home. Raises NodeError when it has other ids."""
-    found = entry(node, "passwd", user.name)
-    if found is not None and (found[2], found[3]) != (str(user.uid), str(user.gid)):
+    account = getent_entry(node, "passwd", user.name)
+    if account is not None and (account[2], account[3]) != (str(user.uid), str(user.gid)):
         raise NodeError(
-            f"user {user.name} has ids {found[2]}:{found[3]} here, expected {user.uid}:{user.gid}",
+            f"user {user.name} has ids {account[2]}:{account[3]} here, expected {user.uid}:{user.gid}",
             hint="choose other ids in the configuration: shared files belong to numbers",
         )
     home = homes.home_directory(node, user)
-    return found is not None and home in (None, found[5])
+    return account is not None and home in (None, account[5])
 
 
 def ensure_user(node: Node, user: User) -> bool:
     """Create `user` unless it is there with these ids; True when it was changed. Raises NodeError for other ids."""
-    if is_there(node, user):
+    if exists(node, user):
         return False
     home = homes.home_directory(node, user)
-    if home is not None and entry(node, "passwd", user.name) is not None:
+    if home is not None and getent_entry(node, "passwd", user.name) is not None:
         node.runner.run(["usermod", "--home", home, user.name], timeout=30)
         return True
-    taken = entry(node, "passwd", str(user.uid))
+    taken = getent_entry(node, "passwd", str(user.uid))
     if taken is not None:
         raise NodeError(
             f"uid {user.uid} for {user.name} already belongs to {taken[0]}",
             hint="choose another uid in the configuration",
         )
-    if entry(node, "group", str(user.gid)) is None:
+    if getent_entry(node, "group", str(user.gid)) is None:
         node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
     # A home on shared storage gets its first files once it is mounted.
-    place = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
-    argv = ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place, "--shell", "/bin/bash", user.name]
+    if home is None:
+        home_options = ["--create-home"]
+    else:
+        home_options = ["--no-create-home", "--home-dir", home]
+    argv = ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *home_options, "--shell", "/bin/bash", user.name]
     # Where /home is shared, another node may make the same home between useradd's look and its mkdir; two nodes of a
     # cluster that is created do this within the same second. A later look finds it there, once the client of the file
     # system no longer believes its own look before that one.
-    done = look_until(
+    done = poll_until(
         lambda: node.runner.run(argv, timeout=30, check=False),
         lambda done: done.returncode != HOME_NOT_MADE,
         seconds=HOME_SEEN_WITHIN,
@@ -75,12 +80,16 @@ def ensure_user(node: Node, user: User) -> bool:
 
 def _run(node: Node) -> StepOutcome:
     created = [user.name for user in node.config.users if ensure_user(node, user)]
-    return StepOutcome(bool(created), f"created {', '.join(created)}" if created else "")
+    if not created:
+        return StepOutcome()
+    return StepOutcome(True, f"created {', '.join(created)}")
 
 
 def _pending(node: Node) -> str:
-    missing = [user.name for user in node.config.users if not is_there(node, user)]
-    return f"create {', '.join(missing)}" if missing else ""
+    missing = [user.name for user in node.config.users if not exists(node, user)]
+    if missing:
+        return f"create {', '.join(missing)}"
+    return ""
 
 
 STEP = Step("users", _run, _pending)

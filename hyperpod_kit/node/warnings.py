@@ -10,7 +10,7 @@ from typing import List, Mapping, Optional
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health import record as health_record
-from hyperpod_kit.node.mounts.protect import unprotected
+from hyperpod_kit.node.mounts.protect import find_unprotected
 
 
 def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[str]:
@@ -18,8 +18,11 @@ def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[st
 
     refused: what users cannot write, where the caller has just tried; without it, what the last health check knew.
     """
-    lines = [*(found.words for found in unprotected(node)), *packet_rules.warnings(node)]
-    lines += _refused_users(node) if refused is None else refused.values()
+    lines = [*(unprotected_mount.message for unprotected_mount in find_unprotected(node)), *packet_rules.warnings(node)]
+    if refused is None:
+        lines += _refused_users(node)
+    else:
+        lines += refused.values()
     if node.config.steps.device_checks is not None:
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 

@@ -13,42 +13,42 @@ from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 Check = Callable[[Settings, AccountFacts], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    not_queried.not_checked,  # HPK-V0  what could not be asked
-    buckets.there,  # HPK-V1  buckets
-    buckets.region,
-    buckets.zone,
-    buckets.something_to_read,
-    role.there,  # HPK-V2  the nodes' role
-    role.allowed,
-    network.there,  # HPK-V3  network
-    network.one_vpc,
-    network.seen,
-    network.private,
-    network.way_to_s3,
-    network.closed,
-    network.names,
-    network.room,
-    network.zones,
-    groups.fabric,
-    groups.each_other,
-    groups.s3,
-    shared.there,  # HPK-V4  EFS, S3 Files
-    shared.targets,
-    shared.port,
-    shared.access_points,
+    not_queried.check_all_queried,  # HPK-V0  what could not be asked
+    buckets.check_exists,  # HPK-V1  buckets
+    buckets.check_region,
+    buckets.check_zone,
+    buckets.check_not_empty,
+    role.check_exists,  # HPK-V2  the nodes' role
+    role.check_permissions,
+    network.check_exists,  # HPK-V3  network
+    network.check_one_vpc,
+    network.check_route_tables_visible,
+    network.check_private,
+    network.check_s3_route,
+    network.check_service_endpoints,
+    network.check_dns,
+    network.check_free_addresses,
+    network.check_zones,
+    groups.check_efa_rules,
+    groups.check_node_traffic,
+    groups.check_s3_egress,
+    shared.check_exists,  # HPK-V4  EFS, S3 Files
+    shared.check_mount_targets,
+    shared.check_nfs_port,
+    shared.check_access_points,
     *(check for its in INQUIRIES.values() for check in its.checks),  # each kind's own, preflight/mounts/
-    fsx.there,  # HPK-V5  FSx
-    fsx.names,
-    fsx.place,
-    fsx.fabric,
-    fsx.seen,
-    fsx.ports,
-    limits.quotas,  # HPK-V6  quotas
-    limits.not_yet,
-    limits.secrets,  # HPK-V7  secrets
+    fsx.check_exists,  # HPK-V5  FSx
+    fsx.check_identity,
+    fsx.check_placement,
+    fsx.check_efa,
+    fsx.check_interfaces_visible,
+    fsx.check_ports,
+    limits.check_quotas,  # HPK-V6  quotas
+    limits.check_name_unused,
+    limits.check_secrets,  # HPK-V7  secrets
 )
 
 
 def preflight(settings: Settings, facts: AccountFacts) -> list[Finding]:
-    """Everything that the checks find, each once."""
+    """Run all checks and list their findings, each once."""
     return list(dict.fromkeys(finding for check in CHECKS for finding in check(settings, facts)))

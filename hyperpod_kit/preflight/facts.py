@@ -8,7 +8,7 @@ from typing import Any, Iterable, Mapping, Optional, TypeVar, Union
 from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Caller, Decision
 from hyperpod_kit.aws.quotas import Quota
-from hyperpod_kit.preflight.reach import SecurityGroup
+from hyperpod_kit.preflight.reachability import SecurityGroup
 
 T = TypeVar("T")
 
@@ -17,26 +17,38 @@ T = TypeVar("T")
 class NotQueried:
     """A question without an answer. `action`: what IAM calls it, `ec2:DescribeSubnets`.
 
-    path: what in the configuration it is about; what: what stays unchecked; why: AWS's words; denied: the caller has no
-    permission (otherwise nobody answered, or too slowly).
+    path: what in the configuration it is about; what: what stays unchecked; reason: AWS's words; denied: the caller has
+    no permission (otherwise nobody answered, or too slowly).
     """
 
     action: str
     path: str
     what: str
-    why: str
+    reason: str
     denied: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "action": self.action,
+            "path": self.path,
+            "what": self.what,
+            "why": self.reason,
+            "denied": self.denied,
+        }
 
-UNKNOWN = NotQueried("", "", "", "", False)
+
+NOT_QUERIED = NotQueried("", "", "", "", False)
 """Not queried: an earlier finding makes the answer irrelevant."""
 
-Answer = Union[T, NotQueried]
+Queried = Union[T, NotQueried]
 
 
-def known(answer: Answer[Optional[T]]) -> Optional[T]:
+def value_or_none(queried: Queried[Optional[T]]) -> Optional[T]:
     """The fact, None where it was not asked (and where there is none)."""
-    return None if isinstance(answer, NotQueried) else answer
+    if isinstance(queried, NotQueried):
+        return None
+    return queried
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ class StorageEndpoint:
     zone: str
     vpc_id: str
     address: str
-    groups: Answer[tuple[str, ...]]
+    groups: Queried[tuple[str, ...]]
     ready: bool = True
 
 
@@ -116,9 +128,9 @@ class FileSystem:
     id: str
     state: str
     zone: Optional[str]
-    endpoints: Answer[tuple[StorageEndpoint, ...]]
-    policy: Answer[Optional[Mapping[str, Any]]]
-    points: Mapping[str, Answer[Optional[AccessPointFacts]]] = field(default_factory=dict)
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    policy: Queried[Optional[Mapping[str, Any]]]
+    points: Mapping[str, Queried[Optional[AccessPointFacts]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,18 +144,19 @@ class FsxFileSystem:
     mount_name: str
     vpc_id: str
     efa: bool
-    endpoints: Answer[tuple[StorageEndpoint, ...]]
-    volumes: Answer[Optional[tuple[str, ...]]]
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    volumes: Queried[Optional[tuple[str, ...]]]
 
 
-def group_ids(systems: Iterable[Answer[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
+def group_ids(systems: Iterable[Queried[Optional[Union[FileSystem, FsxFileSystem]]]]) -> set[str]:
     """Security groups of every endpoint that is known."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for system in systems:
         if system is not None and not isinstance(system, NotQueried) and not isinstance(system.endpoints, NotQueried):
             for endpoint in system.endpoints:
-                found.update(() if isinstance(endpoint.groups, NotQueried) else endpoint.groups)
-    return found
+                if not isinstance(endpoint.groups, NotQueried):
+                    ids.update(endpoint.groups)
+    return ids
 
 
 @dataclass(frozen=True)
@@ -158,15 +171,15 @@ class RoleFacts:
 class NetworkFacts:
     """The network that the nodes will be in. Absent ids are missing from the answers."""
 
-    subnets: Answer[tuple[Subnet, ...]]
-    tables: Answer[tuple[RouteTable, ...]]
-    endpoints: Answer[tuple[Endpoint, ...]]
-    groups: Mapping[str, Answer[Optional[SecurityGroup]]]
-    dns: Mapping[str, Answer[tuple[bool, bool]]]
+    subnets: Queried[tuple[Subnet, ...]]
+    tables: Queried[tuple[RouteTable, ...]]
+    endpoints: Queried[tuple[Endpoint, ...]]
+    groups: Mapping[str, Queried[Optional[SecurityGroup]]]
+    dns: Mapping[str, Queried[tuple[bool, bool]]]
 
     def group(self, group_id: str) -> Optional[SecurityGroup]:
         """A security group, None when it is not there or was not asked."""
-        return known(self.groups.get(group_id))
+        return value_or_none(self.groups.get(group_id))
 
 
 @dataclass(frozen=True)
@@ -177,15 +190,29 @@ class AccountFacts:
 
     caller: Caller
     network: Optional[NetworkFacts] = None
-    roles: Mapping[str, Answer[Optional[RoleFacts]]] = field(default_factory=dict)
-    decisions: Mapping[tuple[str, str], Answer[tuple[Decision, ...]]] = field(default_factory=dict)
-    buckets: Mapping[str, Answer[BucketHead]] = field(default_factory=dict)
-    empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)
-    file_systems: Mapping[str, Mapping[tuple[str, str], Answer[Optional[FileSystem]]]] = field(default_factory=dict)
-    fsx: Mapping[tuple[str, str], Answer[Optional[FsxFileSystem]]] = field(default_factory=dict)
-    types: Answer[Mapping[str, InstanceType]] = UNKNOWN
-    offered: Answer[frozenset[tuple[str, str]]] = UNKNOWN
-    quotas: Answer[Mapping[str, Quota]] = UNKNOWN
-    used: Answer[Mapping[str, Mapping[str, int]]] = UNKNOWN
-    secrets: Mapping[str, Answer[bool]] = field(default_factory=dict)
+    roles: Mapping[str, Queried[Optional[RoleFacts]]] = field(default_factory=dict)
+    decisions: Mapping[tuple[str, str], Queried[tuple[Decision, ...]]] = field(default_factory=dict)
+    buckets: Mapping[str, Queried[BucketHead]] = field(default_factory=dict)
+    empty: Mapping[tuple[str, str], Queried[bool]] = field(default_factory=dict)
+    file_systems: Mapping[str, Mapping[tuple[str, str], Queried[Optional[FileSystem]]]] = field(default_factory=dict)
+    fsx: Mapping[tuple[str, str], Queried[Optional[FsxFileSystem]]] = field(default_factory=dict)
+    types: Queried[Mapping[str, InstanceType]] = NOT_QUERIED
+    offered: Queried[frozenset[tuple[str, str]]] = NOT_QUERIED
+    quotas: Queried[Mapping[str, Quota]] = NOT_QUERIED
+    used: Queried[Mapping[str, Mapping[str, int]]] = NOT_QUERIED
+    secrets: Mapping[str, Queried[bool]] = field(default_factory=dict)
     not_queried: tuple[NotQueried, ...] = ()
+
+    @property
+    def known_subnets(self) -> Optional[tuple[Subnet, ...]]:
+        """The subnets of the network, None where they were not queried."""
+        if self.network is None:
+            return None
+        return value_or_none(self.network.subnets)
+
+    @property
+    def known_endpoints(self) -> Optional[tuple[Endpoint, ...]]:
+        """The VPC endpoints of the network, None where they were not queried."""
+        if self.network is None:
+            return None
+        return value_or_none(self.network.endpoints)

@@ -10,14 +10,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight import placement
+from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.facts import AccountFacts, group_ids
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.needs import needs
-from hyperpod_kit.preflight.queries import buckets, fsx, limits, network, role, shared
-from hyperpod_kit.preflight.queries.client import QueryClient
+from hyperpod_kit.preflight.required_permissions import required_permissions
 
 WORKERS = 8
 """Calls at a time. Each service allows some per second; IAM and EFS are the strictest."""
@@ -32,65 +32,75 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
     that fails is in `AccountFacts.not_queried`.
     """
-    caller = patiently(lambda: iam.caller(settings.cluster.region))
+    caller = with_retries(lambda: iam.caller(settings.cluster.region))
     client = QueryClient(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 
-    def ask(function: Callable[..., T], *arguments: Any) -> Future[T]:
+    def submit(function: Callable[..., T], *arguments: Any) -> Future[T]:
         return pool.submit(function, client, *arguments)
 
     try:
-        subnets = ask(network.subnets, settings)
+        subnets = submit(network.fetch_subnets, settings)
         shares = {
             kind: {
-                (want.region, want.id): ask(its.shared.query, want)
-                for want in shared.wanted(settings, kind)
-                if sound(want.path) and sound(want.region_path)
+                (requested.region, requested.id): submit(its.shared.fetch, requested)
+                for requested in shared.file_system_queries(settings, kind)
+                if sound(requested.path) and sound(requested.region_path)
             }
             for kind, its in INQUIRIES.items()
             if its.shared is not None
         }
         of_fsx = {
-            (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)
+            (requested.region, requested.id): submit(fsx.fetch_file_system, requested)
+            for requested in fsx.file_system_queries(settings)
+            if sound(requested.path)
         }
-        roles = [wanted for wanted in placement.roles(settings) if sound(wanted.path)]
-        there = {wanted.arn: ask(role.role, settings, wanted) for wanted in roles}
-        decisions = {
-            (wanted.arn, need.sid): ask(role.decisions, settings, wanted, need)
-            for wanted in roles
-            if wanted.account == caller.account
-            for need in needs(settings, wanted)
-            if sound(need.path)
-        }
-        looked = {
-            name: ask(buckets.look, settings, name, path)
-            for name, path in buckets.wanted(settings).items()
+        roles = [node_role for node_role in placement.roles(settings) if sound(node_role.path)]
+        role_facts = {node_role.arn: submit(role.fetch_role, settings, node_role) for node_role in roles}
+        decisions = {}
+        for node_role in roles:
+            if node_role.account != caller.account:
+                continue
+            for permission in required_permissions(settings, node_role):
+                if sound(permission.path):
+                    decision = submit(role.simulate_decisions, settings, node_role, permission)
+                    decisions[node_role.arn, permission.sid] = decision
+        heads = {
+            name: submit(buckets.fetch_head, settings, name, path)
+            for name, path in buckets.bucket_paths(settings).items()
             if sound(path)
         }
         empty = {
-            key: ask(buckets.is_empty, settings, *key, path)
+            key: submit(buckets.is_empty, settings, *key, path)
             for key, path in buckets.read_prefixes(settings).items()
             if sound(path)
         }
         secrets = {
-            secret.arn: ask(limits.secret, secret, f"hyperpod_kit.secrets[{index}].arn")
+            secret.arn: submit(limits.secret_exists, secret, f"hyperpod_kit.secrets[{index}].arn")
             for index, secret in enumerate(settings.secrets)
             if sound(f"hyperpod_kit.secrets[{index}].arn")
         }
-        types, offered = ask(network.instance_types, settings), ask(network.offered, settings)
-        quotas, used = ask(limits.quotas, settings), ask(limits.used, settings)
-        file_systems = {kind: _results(asked) for kind, asked in shares.items()}
+        types, offered = submit(network.fetch_instance_types, settings), submit(network.fetch_offerings, settings)
+        quotas, used = submit(limits.fetch_quotas, settings), submit(limits.fetch_usage, settings)
+        file_systems = {kind: _results(futures) for kind, futures in shares.items()}
         fsx_systems = _results(of_fsx)
-        nodes = [group for one in placement.placements(settings) for group in one.vpc.security_group_ids]
-        stores = [system for found in file_systems.values() for system in found.values()]
+        nodes = [
+            group
+            for node_placement in placement.placements(settings)
+            for group in node_placement.vpc.security_group_ids
+        ]
+        stores = [system for systems in file_systems.values() for system in systems.values()]
         groups = {*nodes, *group_ids([*stores, *fsx_systems.values()])}
-        surroundings = network.surroundings(client, settings, subnets.result(), groups)
+        surroundings = network.fetch_network(client, settings, subnets.result(), groups)
+        network_facts = None
+        if placement.placements(settings):
+            network_facts = surroundings
         return AccountFacts(
             caller,
-            surroundings if placement.placements(settings) else None,
-            _results(there),
+            network_facts,
+            _results(role_facts),
             _results(decisions),
-            _results(looked),
+            _results(heads),
             _results(empty),
             file_systems,
             fsx_systems,
@@ -99,7 +109,12 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             quotas.result(),
             used.result(),
             _results(secrets),
-            tuple(sorted(dict.fromkeys(client.not_queried), key=lambda one: (one.path, one.action, one.what))),
+            tuple(
+                sorted(
+                    dict.fromkeys(client.not_queried),
+                    key=lambda unanswered: (unanswered.path, unanswered.action, unanswered.what),
+                )
+            ),
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup, Vpc
@@ -23,26 +23,26 @@ class Placement:
 
     @property
     def subnets_path(self) -> str:
-        """Where its subnets are listed."""
+        """Return the path of its subnets."""
         return f"{self.path}.subnet_ids"
 
     @property
     def groups_path(self) -> str:
-        """Where its security groups are listed."""
+        """Return the path of its security groups."""
         return f"{self.path}.security_group_ids"
 
     @property
     def nodes(self) -> int:
-        """How many nodes are to be there."""
+        """Count the nodes that are to be there."""
         return sum(group.count for group in self.groups)
 
     def carries(self, mounts: Iterable[Mount]) -> bool:
         """Whether a node here has one of the mounts."""
-        return any(mount.carried_by(group.role, group.name) for mount in mounts for group in self.groups)
+        return any(mount.is_carried_by(group.role, group.name) for mount in mounts for group in self.groups)
 
 
 @dataclass(frozen=True)
-class RoleOf:
+class NodeRole:
     """An execution role and the instance groups that have it. `path`: where the configuration says so."""
 
     path: str
@@ -56,20 +56,29 @@ class RoleOf:
 
     @property
     def account(self) -> str:
-        """Whose role it is; empty in what is no ARN."""
+        """Return the account of the role; empty in what is no ARN."""
         return (self.arn.split(":") + [""] * 5)[4]
 
 
 def placements(settings: Settings) -> tuple[Placement, ...]:
     """The cluster's own network first, when any group is in it, then those of single groups."""
-    found = []
+    all_placements = []
     shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
     if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
-        found.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
+        all_placements.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
     for index, group in enumerate(settings.cluster.groups):
         if group.vpc is not None:
-            found.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
-    return tuple(found)
+            all_placements.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
+    return tuple(all_placements)
+
+
+def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]:
+    """Ids of the subnets whose nodes carry one of the mounts."""
+    ids: set[str] = set()
+    for placement in placements(settings):
+        if placement.carries(mounts):
+            ids.update(placement.vpc.subnet_ids)
+    return ids
 
 
 def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
@@ -80,7 +89,7 @@ def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
     return None
 
 
-def roles(settings: Settings) -> tuple[RoleOf, ...]:
+def roles(settings: Settings) -> tuple[NodeRole, ...]:
     """Every role once, the cluster's own first."""
     members: dict[str, list[InstanceGroup]] = {}
     paths: dict[str, str] = {}
@@ -88,7 +97,7 @@ def roles(settings: Settings) -> tuple[RoleOf, ...]:
         arn = group.execution_role or settings.cluster.execution_role
         members.setdefault(arn, []).append(group)
         paths.setdefault(arn, f"{TYPES}[{index}].execution_role")
-    own = settings.cluster.execution_role
-    paths[own] = f"{CLUSTER}.execution_role"
-    order = sorted(members, key=lambda arn: arn != own)
-    return tuple(RoleOf(paths[arn], arn, tuple(members[arn])) for arn in order)
+    cluster_role = settings.cluster.execution_role
+    paths[cluster_role] = f"{CLUSTER}.execution_role"
+    order = sorted(members, key=lambda arn: arn != cluster_role)
+    return tuple(NodeRole(paths[arn], arn, tuple(members[arn])) for arn in order)

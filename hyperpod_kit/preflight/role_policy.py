@@ -6,8 +6,8 @@ from typing import Any, Iterable, Mapping
 
 from hyperpod_kit.aws.policies import VERSION, statements, to_text
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.need import Need
-from hyperpod_kit.preflight.placement import RoleOf
+from hyperpod_kit.preflight.permission import Permission
+from hyperpod_kit.preflight.placement import NodeRole
 
 SERVICE = "sagemaker.amazonaws.com"
 """Who becomes the role on the nodes; the same name in every partition."""
@@ -16,12 +16,12 @@ INLINE_LIMIT = 10_240
 """Characters, without white space, of all inline policies of a role together; a managed policy takes 6,144."""
 
 
-def permissions(needs: Iterable[Need], denied: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def permissions(needs: Iterable[Permission], denied: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The policy that allows exactly these needs, one statement each, in their order; then what it denies."""
-    return {"Version": VERSION, "Statement": [*(_statement(need) for need in needs), *denied]}
+    return {"Version": VERSION, "Statement": [*(_statement(permission) for permission in needs), *denied]}
 
 
-def bundle_denied(settings: Settings, role: RoleOf) -> list[dict[str, Any]]:
+def bundle_denied(settings: Settings, role: NodeRole) -> list[dict[str, Any]]:
     """The statement that keeps the role from writing where the bundle is, whatever else lets it write there.
 
     Who replaces the bundle is root of each node that is made afterwards, and every process of a node may have its role.
@@ -75,27 +75,32 @@ def trusts_sagemaker(policy: Mapping[str, Any], account: str) -> bool:
     return allowed
 
 
-def _statement(need: Need) -> dict[str, Any]:
+def _statement(permission: Permission) -> dict[str, Any]:
     statement: dict[str, Any] = {
-        "Sid": need.sid,
+        "Sid": permission.sid,
         "Effect": "Allow",
-        "Action": sorted(need.actions),
-        "Resource": _one_or_list(need.resources),
+        "Action": sorted(permission.actions),
+        "Resource": _one_or_list(permission.resources),
     }
-    if need.context:
+    if permission.context:
         statement["Condition"] = {
-            need.condition: {key: _one_or_list(values) for key, values in sorted(need.context.items())}
+            permission.condition: {key: _one_or_list(values) for key, values in sorted(permission.context.items())}
         }
     return statement
 
 
 def _one_or_list(values: tuple[str, ...]) -> Any:
-    return values[0] if len(values) == 1 else sorted(values)
+    if len(values) == 1:
+        return values[0]
+    return sorted(values)
 
 
 def _covers_sagemaker(statement: Mapping[str, Any]) -> bool:
     principal = statement.get("Principal", {})
-    services = principal if isinstance(principal, str) else principal.get("Service", [])
+    if isinstance(principal, str):
+        services = principal
+    else:
+        services = principal.get("Service", [])
     if SERVICE not in _list(services) and services != "*":
         return False
     return any(action.lower() in ("sts:assumerole", "sts:*", "*") for action in _list(statement.get("Action", [])))
@@ -111,4 +116,6 @@ def _is_for(statement: Mapping[str, Any], account: str) -> bool:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]

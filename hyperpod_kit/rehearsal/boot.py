@@ -20,8 +20,8 @@ from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, exist
 from hyperpod_kit.rehearsal.profiles import STOCK, Profile
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 from hyperpod_kit.system.file_lock import lock_within
-from hyperpod_kit.system.process import alive, identify
-from hyperpod_kit.system.wait import every
+from hyperpod_kit.system.process import identify, is_alive
+from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 
 START_DEADLINE = 60.0
@@ -33,7 +33,7 @@ LOCK_PATIENCE = 90.0
 def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
     with by_descriptor.stream(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
-        if not lock_within(handle.fileno(), patience, every(0.1)):
+        if not lock_within(handle.fileno(), patience, fixed_pause(0.1)):
             raise RehearsalError(
                 f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
                 hint="see what it says, or end it",
@@ -75,7 +75,7 @@ def _undisturbed() -> Iterator[None]:
 def is_up(layout: Layout) -> bool:
     """Whether its daemon lives and is ready."""
     ready = state.read_json(layout.ready_file)
-    return bool(ready and "endpoint" in ready) and alive(state.read_process(layout.daemon_file))
+    return bool(ready and "endpoint" in ready) and is_alive(state.read_process(layout.daemon_file))
 
 
 def running(name: str) -> tuple[Layout, Dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Iterable
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.system.mountinfo import parse, read
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor
 
 UNIFIED_ONLY = 258
@@ -141,7 +141,7 @@ def kill(path: str, seconds: float = 10.0) -> bool:
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
-    return look_until(emptied, bool, every(0.02), seconds=seconds)
+    return poll_until(emptied, bool, fixed_pause(0.02), seconds=seconds)
 
 
 def remove(path: str, seconds: float = 5.0) -> bool:
@@ -155,7 +155,7 @@ def remove(path: str, seconds: float = 5.0) -> bool:
                     by_descriptor.remove_directory(directory)
         return not any(top.is_dir() for top in tops)
 
-    return look_until(removed, bool, every(0.02), seconds=seconds)
+    return poll_until(removed, bool, fixed_pause(0.02), seconds=seconds)
 
 
 def groups_below(path: str) -> set[str]:

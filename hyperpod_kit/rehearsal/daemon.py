@@ -45,7 +45,7 @@ from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.process import identify
-from hyperpod_kit.system.wait import every
+from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -106,7 +106,7 @@ class Daemon:
         """Choose a subnet and take it, one rehearsal at a time."""
         runner = LocalRunner()
         with by_descriptor.stream(lock_file("network"), "w") as handle:
-            if not lock_within(handle.fileno(), 30.0, every(0.05)):
+            if not lock_within(handle.fileno(), 30.0, fixed_pause(0.05)):
                 raise RehearsalError("another rehearsal has held the network lock for too long")
             subnet = network.choose_subnet(network.networks_in_use(runner))
             bridge = Network(self.layout, subnet, runner)
@@ -119,7 +119,7 @@ class Daemon:
 
     def _make_fuse_device(self) -> None:
         path = self.layout.root / "dev-fuse"
-        with by_descriptor.place(path) as (folder, name):
+        with by_descriptor.parent_directory(path) as (folder, name):
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(10, 229), dir_fd=folder)
         by_descriptor.set_mode(path, 0o666)
 

@@ -19,7 +19,7 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import apt_release, apt_sources, host_mounts, image_root
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within, try_lock
-from hyperpod_kit.system.wait import every
+from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
 
 PACKAGES = (
@@ -130,7 +130,7 @@ def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
     with by_descriptor.stream(cache / "image.lock", "w") as handle:
         if not try_lock(handle.fileno()):
             progress("waiting for another image build")
-            if not lock_within(handle.fileno(), BUILD_DEADLINE, every(0.5)):
+            if not lock_within(handle.fileno(), BUILD_DEADLINE, fixed_pause(0.5)):
                 raise RehearsalError(f"another image build holds {cache / 'image.lock'}")
         yield
 

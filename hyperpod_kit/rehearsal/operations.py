@@ -16,7 +16,7 @@ from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, R
 from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 REGISTRATION_DEADLINE = 300.0
 """Seconds that a replaced node's slurmd has to register before the node is left down."""
@@ -216,10 +216,10 @@ class Operations:
         if node.role in ("", CONTROLLER):
             return
         self.slurm.give_up(cluster, node)
-        look_until(
+        poll_until(
             lambda: self.fleet.stopping.is_set() or not self.slurm.is_used(cluster, node),
             bool,
-            every(0.5),
+            fixed_pause(0.5),
             seconds=RELEASE_DEADLINE,
         )
 

@@ -49,7 +49,7 @@ def make(path: Path) -> None:
     require(path)
     for level in reversed([path, *path.parents]):
         if not level.exists():
-            files.own_directory(str(level))
+            files.ensure_own_directory(str(level))
     require(path)
 
 

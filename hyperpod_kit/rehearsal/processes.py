@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
-from hyperpod_kit.system.process import Process, alive
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.process import Process, is_alive
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 # exec closes what it has to close before the kernel shows the new words: who has just started a process reads none yet.
 # A kernel thread never shows any.
@@ -26,15 +26,15 @@ def command_line(process: Process) -> list[str]:
             words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except OSError:
             return None
-        return words if alive(process) else None
+        return words if is_alive(process) else None
 
-    words = look_until(read, lambda read_words: read_words != b"", every(0.001), seconds=EXEC_PATIENCE)
+    words = poll_until(read, lambda read_words: read_words != b"", fixed_pause(0.001), seconds=EXEC_PATIENCE)
     return os.fsdecode(words).split("\0") if words else []
 
 
 def runs(process: Optional[Process], words: Sequence[str]) -> bool:
     """Whether this very process still runs, is this user's, and has these words in a row on its command line."""
-    if process is None or not alive(process):
+    if process is None or not is_alive(process):
         return False
     try:
         owner = os.stat(f"/proc/{process.pid}").st_uid
@@ -60,7 +60,7 @@ def end(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
         return
     # First a hold on whatever has the pid, then the look at it, then the signal: no other process gets it in between.
     with contextlib.suppress(ProcessLookupError), _held(process.pid) as held:
-        if not alive(process):
+        if not is_alive(process):
             return
         if held is None:
             os.kill(process.pid, sig)
@@ -86,4 +86,4 @@ def _held(pid: int) -> Iterator[Optional[int]]:
 
 def wait_gone(process: Optional[Process], seconds: float) -> bool:
     """Wait until the process is gone; False when it still runs after `seconds`."""
-    return look_until(lambda: not alive(process), bool, every(0.02), seconds=seconds)
+    return poll_until(lambda: not is_alive(process), bool, fixed_pause(0.02), seconds=seconds)

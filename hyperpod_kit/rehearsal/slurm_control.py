@@ -12,7 +12,7 @@ from typing import Dict, Optional
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.machine import Machines
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 SCONTROL = "/opt/slurm/bin/scontrol"
 SINFO = "/opt/slurm/bin/sinfo"
@@ -98,8 +98,11 @@ class SlurmControl:
             with suppress(HyperpodKitError):
                 self._machines.execute(controller.instance_id, ("systemctl", "try-restart", "slurmctld"), timeout=60)
         if (
-            look_until(
-                lambda: self._run(cluster, SCONTROL, "ping"), lambda said: said is not None, every(0.2), seconds=30
+            poll_until(
+                lambda: self._run(cluster, SCONTROL, "ping"),
+                lambda said: said is not None,
+                fixed_pause(0.2),
+                seconds=30,
             )
             is None
         ):

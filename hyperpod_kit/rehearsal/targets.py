@@ -10,7 +10,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import processes
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.system.process import Process, alive, identify
+from hyperpod_kit.system.process import Process, identify, is_alive
 
 
 def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -46,7 +46,7 @@ def supervisor(node: Dict[str, Any]) -> Process:
 
 def is_running(node: Dict[str, Any]) -> bool:
     """Whether the node's machine runs."""
-    return bool(node["pid"]) and alive(supervisor(node))
+    return bool(node["pid"]) and is_alive(supervisor(node))
 
 
 def kill(node: Dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from typing import Any, Callable, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
-from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.sent_report import object_behind_banner
+from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
+from hyperpod_kit.remote.report_parser import parse_after_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed, Runner
 from hyperpod_kit.untrusted.text import clean
 
-WORDS = ("action", "on", "owner", "why", "asked_by", "unit")
+TEXT_FIELDS = ("action", "on", "owner", "why", "asked_by", "unit")
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class NodeActions:
     error: str = ""
 
 
-def ask(
+def query_nodes(
     targets: Sequence[NodeTarget],
     connect: Callable[[NodeTarget], Runner],
     since: float,
     *,
     timeout: float = 60.0,
-    progress: Callable[[NodeActions], None] = lambda told: None,
+    progress: Callable[[NodeActions], None] = lambda actions: None,
 ) -> list[NodeActions]:
     """Ask each node at once; one that cannot be asked is an answer too."""
 
-    def one(target: NodeTarget) -> NodeActions:
-        silent = cannot_be_asked(target)
-        if silent:
-            return NodeActions(target, error=silent.error)
+    def query_one(target: NodeTarget) -> NodeActions:
+        skipped = reason_to_skip(target)
+        if skipped:
+            return NodeActions(target, error=skipped.error)
         command = ["hyperpod-kit", "node", "actions", "--json", f"--since=@{int(since)}"]
         try:
             runner = connect(target)
@@ -47,31 +47,34 @@ def ask(
             if response.returncode == 1:
                 # Who may log in may not read the journal everywhere; who administers may become root.
                 response = runner.run(["sudo", "-n", *command], timeout=timeout, check=False)
-            return understood(target, response)
+            return parse_response(target, response)
         except HyperpodKitError as err:
             return NodeActions(target, error=err.message)
         except Exception as err:  # whatever one node says, the others are told of
             return NodeActions(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
 
-    return ask_all(list(targets), one, progress)
+    return query_all(list(targets), query_one, progress)
 
 
-def understood(target: NodeTarget, response: Completed) -> NodeActions:
-    """What a node's answer says."""
+def parse_response(target: NodeTarget, response: Completed) -> NodeActions:
+    """Parse a node's response."""
     if response.returncode == 2:
         return NodeActions(target, error="its release knows no actions: give it this one's bundle")
     if response.returncode != 0:
         return NodeActions(target, error=clean(response.stderr) or f"exit code {response.returncode}")
     try:
-        listed = object_behind_banner(response.stdout)["actions"]
-        if not isinstance(listed, list):
-            raise ValueError(f"its actions are of type {type(listed).__name__}, expected a list")
+        entries = parse_after_banner(response.stdout)["actions"]
+        if not isinstance(entries, list):
+            raise ValueError(f"its actions are of type {type(entries).__name__}, expected a list")
     except (ValueError, KeyError) as err:
         return NodeActions(target, error=f"its answer cannot be read: {clean(err)}")
-    return NodeActions(target, tuple(_action(one) for one in listed[-MOST:] if isinstance(one, dict)))
+    return NodeActions(target, tuple(parse_action(entry) for entry in entries[-MOST:] if isinstance(entry, dict)))
 
 
-def _action(raw: dict[str, Any]) -> Action:
+def parse_action(raw: dict[str, Any]) -> Action:
     at = raw.get("at")
     good = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at) and 0 <= at < 1e11
-    return Action(float(at) if good and at is not None else 0.0, *(clean(raw.get(name, ""), LONGEST) for name in WORDS))
+    moment = 0.0
+    if good and at is not None:
+        moment = float(at)
+    return Action(moment, *(clean(raw.get(name, ""), LONGEST) for name in TEXT_FIELDS))

@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 
 from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.model.mount_status import MountStatus
-from hyperpod_kit.remote.groups import MOST_KINDS, shortened, troubles, where
+from hyperpod_kit.remote.groups import MOST_KINDS, describe_node, shorten_names, troubles
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 
@@ -15,52 +15,59 @@ NO_ANSWER = "no answer"
 
 
 def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[str]:
-    """One line a kind of change: trouble that is new, nodes that are well again, nodes that came and went."""
+    """Describe what changed, one line a kind: new trouble, nodes that are well again, nodes that came and went."""
     old = {report.target.instance_id: report for report in before}
     new = {report.target.instance_id: report for report in after}
-    fresh = [_without(report, _wrong(old.get(report.target.instance_id))) for report in after]
+    fresh = [_without_earlier(report, _node_problems(old.get(report.target.instance_id))) for report in after]
     lines = [f"new: {trouble.sentence()}" for trouble in troubles(fresh)]
-    lines += _named("well again", [report.target for report in after if _recovered(old, report)])
-    lines += _named("joined", [report.target for key, report in new.items() if key not in old])
-    lines += _named("left", [report.target for key, report in old.items() if key not in new])
-    return lines if len(lines) <= MOST_KINDS else [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
+    lines += _describe_nodes("well again", [report.target for report in after if _recovered(old, report)])
+    lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
+    lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
+    if len(lines) <= MOST_KINDS:
+        return lines
+    return [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
 
 
-def _wrong(report: NodeReport | None) -> set[str]:
-    """What is wrong with a node, without what differs from look to look."""
+def _node_problems(report: NodeReport | None) -> set[str]:
+    """Collect what is wrong with a node, without what differs from report to report."""
     if report is None:
         return set()
-    states = {_sick(mount) for mount in report.mounts if not mount.healthy}
+    states = {_mount_problem(mount) for mount in report.mounts if not mount.healthy}
     states |= {f"Slurm {finding.code}" for finding in report.slurm}
-    return states | set(report.warnings) | ({NO_ANSWER} if report.error else set())
+    if report.error:
+        silent = {NO_ANSWER}
+    else:
+        silent = set()
+    return states | set(report.warnings) | (silent)
 
 
-def _sick(mount: MountStatus) -> str:
+def _mount_problem(mount: MountStatus) -> str:
     return f"{mount.name} {mount.state}"
 
 
-def _without(report: NodeReport, known: set[str]) -> NodeReport:
+def _without_earlier(report: NodeReport, earlier: set[str]) -> NodeReport:
     """The report without the troubles that were known before."""
-    mounts = tuple(mount for mount in report.mounts if _sick(mount) not in known)
-    warnings = tuple(words for words in report.warnings if words not in known)
-    slurm = tuple(finding for finding in report.slurm if f"Slurm {finding.code}" not in known)
-    return replace(
-        report, mounts=mounts, warnings=warnings, slurm=slurm, error="" if NO_ANSWER in known else report.error
-    )
+    mounts = tuple(mount for mount in report.mounts if _mount_problem(mount) not in earlier)
+    warnings = tuple(warning for warning in report.warnings if warning not in earlier)
+    slurm = tuple(finding for finding in report.slurm if f"Slurm {finding.code}" not in earlier)
+    error = report.error
+    if NO_ANSWER in earlier:
+        error = ""
+    return replace(report, mounts=mounts, warnings=warnings, slurm=slurm, error=error)
 
 
 def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:
     earlier = old.get(report.target.instance_id)
-    return earlier is not None and bool(_wrong(earlier)) and not _wrong(report)
+    return earlier is not None and bool(_node_problems(earlier)) and not _node_problems(report)
 
 
-def _named(what: str, nodes: Sequence[NodeTarget]) -> Iterator[str]:
+def _describe_nodes(what: str, nodes: Sequence[NodeTarget]) -> Iterator[str]:
     groups: dict[str, list[NodeTarget]] = {}
     for node in nodes:
         groups.setdefault(node.group, []).append(node)
     for group, members in sorted(groups.items()):
         if len(members) == 1:
-            yield f"{what}: {where(members[0])}"
+            yield f"{what}: {describe_node(members[0])}"
         else:
-            names = shortened(slurm_name(node.address) or node.instance_id for node in members)
+            names = shorten_names(slurm_name(node.address) or node.instance_id for node in members)
             yield f"{what}: {len(members)} nodes of {group}: {names}"

@@ -11,7 +11,7 @@ import time
 from typing import Callable, Sequence
 
 from hyperpod_kit.aws.logs import LogLine, Logs, creation_stream, log_group
-from hyperpod_kit.remote.sent_report import NoReport, read_report
+from hyperpod_kit.remote.report_parser import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 
@@ -22,7 +22,7 @@ PATTERN = '{ $.step = "mounts" }'
 class CloudWatchTransport:
     """The newest report of each node. `max_age`: how far back to look, in seconds."""
 
-    words = "by what they have sent to CloudWatch"
+    description = "by what they have sent to CloudWatch"
 
     def __init__(
         self, logs: Logs, cluster: str, arn: str, max_age: float, clock: Callable[[], float] = time.time
@@ -31,20 +31,20 @@ class CloudWatchTransport:
         self.group = log_group(cluster, arn)
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
+        """Query CloudWatch once for all nodes (see Transport). Raises AwsError, Unreachable."""
         streams = [creation_stream(target.group, target.instance_id) for target in targets]
-        wanted = set(streams)
+        expected = set(streams)
         newest: dict[str, LogLine] = {}
         # Twice the age: a node that fell silent is told with how long ago from one that never said a word.
-        began = self._clock() - 2 * self._max_age
-        for line in self._logs.search(self.group, prefix=STREAMS, pattern=PATTERN, after=began):
-            if line.stream not in wanted or not _is_report(line.message):
+        oldest_at = self._clock() - 2 * self._max_age
+        for line in self._logs.search(self.group, prefix=STREAMS, pattern=PATTERN, after=oldest_at):
+            if line.stream not in expected or not _is_report(line.message):
                 continue
             if line.stream not in newest:
                 progress(1)
             if line.stream not in newest or line.at >= newest[line.stream].at:
                 newest[line.stream] = line
-        progress(len(wanted) - len(newest))
+        progress(len(expected) - len(newest))
         return [self._response(stream, newest.get(stream)) for stream in streams]
 
     def _response(self, stream: str, line: LogLine | None) -> NodeResponse:

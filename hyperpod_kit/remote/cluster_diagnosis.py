@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from threading import Lock
@@ -13,18 +13,18 @@ from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
 from hyperpod_kit.cluster.nodes import ClusterNode, resolve
 from hyperpod_kit.errors import AwsError, HyperpodKitError
-from hyperpod_kit.remote.causes import recognise
 from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
-from hyperpod_kit.remote.diagnose import TAIL, AwsWords, Diagnosis, Shipped, as_sent, diagnose
+from hyperpod_kit.remote.diagnose import TAIL, AwsNodeStatus, Diagnosis, Shipped, apply_sent_report, diagnose
+from hyperpod_kit.remote.known_issues import recognise
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.transport_choice import Connect
 from hyperpod_kit.remote.validate_mounts import validate_mounts
-from hyperpod_kit.remote.way_in import Connect
 
 RECENT = timedelta(hours=1)
 """How old an event may be to count as the present trouble of a cluster."""
 
-GONE = 3
+MOST_REMOVED = 3
 """Failed nodes of a group that are gone by now and are told of: the newest, of each reason."""
 
 Say = Callable[[str], None]
@@ -36,8 +36,12 @@ class FewNodes:
     """An instance group of which AWS lists fewer nodes than it is to have."""
 
     group: str
-    wanted: int
+    desired: int
     listed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {"group": self.group, "wanted": self.desired, "listed": self.listed}
 
 
 @dataclass(frozen=True)
@@ -49,15 +53,15 @@ class ClusterCase:
     status: str
     failure: str
     arn: str
-    targets: Sequence[tuple[NodeTarget, AwsWords]]
+    targets: Sequence[tuple[NodeTarget, AwsNodeStatus]]
     few: tuple[FewNodes, ...] = ()
 
     def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
         """Ask the nodes. Where no way leads to any of them, what they have sent by themselves counts."""
         shipped = _shipped(self.cluster.region, self.cluster.name, self.arn)
         nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
-        if nodes and all(one.unreachable for one in nodes):
-            nodes = _as_sent(nodes, self.cluster, self.arn)
+        if nodes and all(diagnosis.unreachable for diagnosis in nodes):
+            nodes = _use_sent_reports(nodes, self.cluster, self.arn)
         return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes), self.few)
 
 
@@ -74,24 +78,26 @@ class ClusterDiagnosis:
     @property
     def healthy(self) -> bool:
         """Whether nothing speaks against the cluster or a node, and all that it is to have are there."""
-        return not self.failure and not self.few and all(one.healthy for one in self.nodes)
+        return not self.failure and not self.few and all(diagnosis.healthy for diagnosis in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        known = [{"code": one.cause.code, "remedy": one.cause.remedy} for one in recognise(self.failure)]
+        causes = [
+            {"code": recognised.cause.code, "remedy": recognised.cause.remedy} for recognised in recognise(self.failure)
+        ]
         return {
             "cluster": self.name,
             "status": self.status,
             "failure": self.failure,
-            "known": known,
-            "few": [asdict(one) for one in self.few],
-            "nodes": [one.to_dict() for one in self.nodes],
+            "known": causes,
+            "few": [shortage.to_dict() for shortage in self.few],
+            "nodes": [node.to_dict() for node in self.nodes],
         }
 
 
-def wanted_nodes(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
+def select_targets(cluster: LiveCluster, names: Sequence[str]) -> list[NodeTarget]:
     """The nodes that `names` are, all without one. Raises UsageError, AwsError, Unreachable."""
-    return [NodeTarget.of(node) for node in _wanted(cluster.nodes(), names)]
+    return [NodeTarget.of(node) for node in _select_nodes(cluster.nodes(), names)]
 
 
 def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCase:
@@ -99,78 +105,90 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
 
     Raises UsageError, AwsError, Unreachable.
     """
-    answer = cluster.sagemaker.describe_cluster(cluster.name)
+    response = cluster.sagemaker.describe_cluster(cluster.name)
     listed = cluster.nodes()
-    wanted = _wanted(listed, names)
-    events = _troubles(cluster, answer.get("NodeProvisioningMode"), say)
-    said = {event.instance_id: event for event in events if event.instance_id}
-    targets = [(NodeTarget.of(node), _told(node, said.get(node.instance_id))) for node in wanted]
+    selected = _select_nodes(listed, names)
+    events = _recent_failures(cluster, response.get("NodeProvisioningMode"), say)
+    events_by_node = {event.instance_id: event for event in events if event.instance_id}
+    targets = [(NodeTarget.of(node), _status_of_node(node, events_by_node.get(node.instance_id))) for node in selected]
     if not names:
-        targets += _gone(events, {node.instance_id for node in listed})
+        targets += _removed_nodes(events, {node.instance_id for node in listed})
+    few: tuple[FewNodes, ...]
+    if names:
+        few = ()
+    else:
+        few = _few(response["InstanceGroups"], listed)
     return ClusterCase(
         cluster,
-        answer["ClusterStatus"],
-        answer.get("FailureMessage", ""),
-        answer["ClusterArn"],
+        response["ClusterStatus"],
+        response.get("FailureMessage", ""),
+        response["ClusterArn"],
         targets,
-        () if names else _few(answer["InstanceGroups"], listed),
+        few,
     )
 
 
 def _few(groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]) -> tuple[FewNodes, ...]:
-    there = Counter(node.group for node in listed)
+    counts = Counter(node.group for node in listed)
     aims = ((group["InstanceGroupName"], group.get("TargetCount", 0)) for group in groups)
-    return tuple(FewNodes(name, aim, there[name]) for name, aim in aims if there[name] < aim)
+    return tuple(FewNodes(name, aim, counts[name]) for name, aim in aims if counts[name] < aim)
 
 
-def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
-    return resolve(listed, names) if names else listed
+def _select_nodes(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
+    if names:
+        return resolve(listed, names)
+    return listed
 
 
-def _troubles(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
-    """What failed lately, oldest first; only clusters whose nodes are provisioned continuously have it noted."""
+def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
+    """List recent failures, oldest first; only clusters with continuous provisioning have events."""
     if provisioning != CONTINUOUS:
         return []
     try:
-        found = list_events(cluster.sagemaker, cluster.name, after=datetime.now(timezone.utc) - RECENT, level=WARN)
+        events = list_events(cluster.sagemaker, cluster.name, after=datetime.now(timezone.utc) - RECENT, level=WARN)
     except AwsError as err:
         say(f"without AWS's events: {err.message}")
         return []
-    return [event for event in found if not event.passing]
+    return [event for event in events if not event.is_transient]
 
 
-def _told(node: ClusterNode, event: Optional[Event]) -> AwsWords:
+def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:
     """AWS's words about a node that is there. What an event says of one that runs by now is over."""
     if event is None or node.status == "Running":
-        return AwsWords(node.message)
-    return AwsWords(node.message or event.failure or event.description, event.lifecycle)
+        return AwsNodeStatus(node.message)
+    return AwsNodeStatus(node.message or event.failure or event.description, event.lifecycle)
 
 
-def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[NodeTarget, AwsWords]]:
+def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tuple[NodeTarget, AwsNodeStatus]]:
     """Nodes that failed and were taken away: AWS tries again with another one, for ever. Newest first."""
-    found: dict[tuple[str, str], tuple[NodeTarget, AwsWords]] = {}
+    removed: dict[tuple[str, str], tuple[NodeTarget, AwsNodeStatus]] = {}
     counts: Counter[str] = Counter()
     for event in reversed(events):
         key = (event.group, event.failure)
-        if event.instance_id and event.failure and event.instance_id not in there and key not in found:
+        if event.instance_id and event.failure and event.instance_id not in present and key not in removed:
             counts[event.group] += 1
-            if counts[event.group] <= GONE:
+            if counts[event.group] <= MOST_REMOVED:
                 target = NodeTarget(event.instance_id, event.group, "", "", "gone")
-                found[key] = (target, AwsWords(event.failure, event.lifecycle))
-    return list(found.values())
+                removed[key] = (target, AwsNodeStatus(event.failure, event.lifecycle))
+    return list(removed.values())
 
 
-def _as_sent(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
-    """With the mounts of each as its newest report has them, where that is young enough to count."""
+def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
+    """Add the mounts of each node from its newest report, where that is young enough to count."""
     max_age = cluster.max_age()
     transport = CloudWatchTransport(Logs(cluster.region), cluster.name, arn, max_age)
     try:
         reports = validate_mounts(
-            [one.target for one in nodes], transport, expected=cluster.expected(), max_age=max_age
+            [diagnosis.target for diagnosis in nodes], transport, expected=cluster.expected(), max_age=max_age
         )
     except HyperpodKitError as err:
-        return [replace(one, unreachable=f"{one.unreachable}; nor what it has sent: {err.message}") for one in nodes]
-    return [one if report.error else as_sent(one, report) for one, report in zip(nodes, reports)]
+        return [
+            replace(diagnosis, unreachable=f"{diagnosis.unreachable}; nor what it has sent: {err.message}")
+            for diagnosis in nodes
+        ]
+    return [
+        diagnosis if report.error else apply_sent_report(diagnosis, report) for diagnosis, report in zip(nodes, reports)
+    ]
 
 
 def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.errors import RunTimeout, Unreachable
-from hyperpod_kit.remote.sent_report import last_words
+from hyperpod_kit.remote.report_parser import last_line
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
@@ -27,21 +27,24 @@ AT_ONCE = 256
 class ControllerTransport:
     """`addresses`: of the nodes that can ask the others, as this machine reaches them: one after the other is tried."""
 
-    words = "by way of the controller"
+    description = "by way of the controller"
 
     def __init__(self, access: SshAccess, addresses: Sequence[str]) -> None:
         self._access, self._addresses = access, addresses
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises Unreachable when no controller can be asked, with what the last one said; UsageError."""
+        """Query all nodes through the first controller that answers (see Transport).
+
+        Raises Unreachable when no controller can be asked, with what the last one said; UsageError.
+        """
         for address in self._addresses[:-1]:
             with contextlib.suppress(Unreachable):
-                return self._by_way_of(address, targets, progress)
-        return self._by_way_of(self._addresses[-1], targets, progress)
+                return self._query_through(address, targets, progress)
+        return self._query_through(self._addresses[-1], targets, progress)
 
-    def _by_way_of(self, address: str, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
+    def _query_through(self, address: str, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         settings = self._access.settings
-        question = {
+        request = {
             "connect_timeout": settings.connect_timeout,
             "timeout": settings.command_timeout,
             "nodes": [
@@ -55,45 +58,48 @@ class ControllerTransport:
         seconds = 30 + rounds * 2 * (settings.connect_timeout + settings.command_timeout)
         runner = SshRunner(address, self._access, limit=max(1 << 20, len(targets) * LONGEST_REPORT // 8))
         try:
-            done = runner.run([COMMAND[0], "node", "ask"], timeout=seconds, check=False, input=json.dumps(question))
+            done = runner.run([COMMAND[0], "node", "ask"], timeout=seconds, check=False, input=json.dumps(request))
         except RunTimeout as err:
             raise Unreachable(f"the controller {address} did not end within {seconds:g} s") from err
         if done.returncode != 0:
             raise Unreachable(
                 f"the controller {address} cannot ask the others: exit code {done.returncode}: "
-                f"{last_words(done.stderr, done.stdout)}",
+                f"{last_line(done.stderr, done.stdout)}",
                 hint="2: its bundle is older than this command, 127: it has none; --via ssh, or --via pull",
             )
-        said = _said(done.stdout)
+        responses = _parse_responses(done.stdout)
         progress(len(targets))
-        return [_response(target, said.get(target.instance_id)) for target in targets]
+        return [_node_response(target, responses.get(target.instance_id)) for target in targets]
 
 
-def _said(text: str) -> dict[str, Mapping[str, Any]]:
+def _parse_responses(text: str) -> dict[str, Mapping[str, Any]]:
     """Instance id -> what the controller was told by that node."""
-    found: dict[str, Mapping[str, Any]] = {}
+    responses: dict[str, Mapping[str, Any]] = {}
     for line in text.splitlines():
         try:
             value = json_object(line)
         except ValueError:
             continue
         if isinstance(value.get("id"), str):
-            found[value["id"]] = value
-    return found
+            responses[value["id"]] = value
+    return responses
 
 
-def _response(target: NodeTarget, said: Optional[Mapping[str, Any]]) -> NodeResponse:
+def _node_response(target: NodeTarget, response: Optional[Mapping[str, Any]]) -> NodeResponse:
     if not target.address:
         return NodeResponse(error="AWS tells no address of the node", reached=False)
-    if said is None:
+    if response is None:
         return NodeResponse(error="the controller said nothing of it", hint="--via ssh", reached=False)
-    if said.get("error"):
-        return NodeResponse(error=clean(said["error"]), reached=False)
-    returncode = said.get("returncode")
+    if response.get("error"):
+        return NodeResponse(error=clean(response["error"]), reached=False)
+    returncode = response.get("returncode")
     if not isinstance(returncode, int):
         return NodeResponse(error="what the controller said of it cannot be read")
     return NodeResponse(
-        str(said.get("stdout", "")), returncode, str(said.get("stderr", "")), doubt=_doubt(said.get("owner"))
+        str(response.get("stdout", "")),
+        returncode,
+        str(response.get("stderr", "")),
+        doubt=_doubt(response.get("owner")),
     )
 
 

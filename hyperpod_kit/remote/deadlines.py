@@ -16,20 +16,20 @@ class Deadline:
         self.expired = False
         self._end = end
         self._lock = threading.Lock()
-        self._over = False
+        self._completed = False
 
     def expire(self) -> None:
         """End the connection, unless it is over already."""
         with self._lock:
-            if self._over:
+            if self._completed:
                 return
-            self._over = self.expired = True
+            self._completed = self.expired = True
         self._end()
 
-    def over(self) -> None:
-        """It has ended by itself; what would have ended it is let go, though the deadline is still ahead."""
+    def complete(self) -> None:
+        """Mark the connection as ended by itself, and drop what would have ended it."""
         with self._lock:
-            self._over = True
+            self._completed = True
         self._end = _nothing
 
 
@@ -64,7 +64,7 @@ class Deadlines:
         try:
             yield deadline
         finally:
-            deadline.over()
+            deadline.complete()
 
     def end_all(self) -> None:
         """End every connection now, and each that begins later at once."""
@@ -80,9 +80,9 @@ class Deadlines:
                 if not self._due:
                     self._running = False
                     return
-                left = self._due[0][0] - time.monotonic()
-                if left > 0:
-                    self._changed.wait(left)
+                remaining = self._due[0][0] - time.monotonic()
+                if remaining > 0:
+                    self._changed.wait(remaining)
                     continue
                 deadline = heapq.heappop(self._due)[2]
             deadline.expire()

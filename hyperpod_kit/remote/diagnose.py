@@ -10,10 +10,10 @@ from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import SERVES
-from hyperpod_kit.remote.causes import RecognisedCause, recognise
-from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.fan_out import query_all
+from hyperpod_kit.remote.known_issues import RecognisedCause, recognise
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.sent_report import object_behind_banner, slurm_findings
+from hyperpod_kit.remote.report_parser import parse_after_banner, slurm_findings
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -77,11 +77,11 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        known = [{**asdict(one.cause), "words": one.words} for one in self.known]
-        return {**asdict(self), "known": known, "healthy": self.healthy}
+        causes = [{**asdict(recognised.cause), "words": recognised.evidence} for recognised in self.known]
+        return {**asdict(self), "known": causes, "healthy": self.healthy}
 
 
-class AwsWords(NamedTuple):
+class AwsNodeStatus(NamedTuple):
     """What AWS says of a node: its message, "" without one, and how far its lifecycle script is."""
 
     message: str = ""
@@ -93,7 +93,7 @@ Shipped = Callable[[NodeTarget], Sequence[str]]
 
 
 def diagnose(
-    targets: Sequence[tuple[NodeTarget, AwsWords]],
+    targets: Sequence[tuple[NodeTarget, AwsNodeStatus]],
     connect: Callable[[NodeTarget], Runner],
     *,
     shipped: Shipped = lambda target: [],
@@ -101,31 +101,31 @@ def diagnose(
     progress: Callable[[Diagnosis], None] = lambda diagnosis: None,
 ) -> list[Diagnosis]:
     """Ask each node at once; of those that do not answer, read what they have shipped."""
-    told = {target.instance_id: said for target, said in targets}
+    status_by_node = {target.instance_id: status for target, status in targets}
 
-    def ask(target: NodeTarget) -> Diagnosis:
-        said = told[target.instance_id]
+    def diagnose_one(target: NodeTarget) -> Diagnosis:
+        status = status_by_node[target.instance_id]
         try:
-            found = _ask(target, said.message, connect, timeout)
-            if found.unreachable:
-                found = _with_shipped(found, shipped)
-            return judge(replace(found, lifecycle=said.lifecycle))
+            diagnosis = _query_node(target, status.message, connect, timeout)
+            if diagnosis.unreachable:
+                diagnosis = _with_shipped_log(diagnosis, shipped)
+            return with_known_causes(replace(diagnosis, lifecycle=status.lifecycle))
         except Exception as err:  # whatever one node says, the others are told of
             odd = f"its answers cannot be read: {type(err).__name__}: {clean(err)}"
-            return Diagnosis(target, said.message, lifecycle=said.lifecycle, odd=(odd,))
+            return Diagnosis(target, status.message, lifecycle=status.lifecycle, odd=(odd,))
 
-    return ask_all([target for target, _ in targets], ask, progress)
+    return query_all([target for target, _ in targets], diagnose_one, progress)
 
 
-def _with_shipped(found: Diagnosis, shipped: Shipped) -> Diagnosis:
+def _with_shipped_log(diagnosis: Diagnosis, shipped: Shipped) -> Diagnosis:
     try:
-        log = _shortened([line for line in shipped(found.target) if MOUNTS_LINE not in line])
+        log = _shortened([line for line in shipped(diagnosis.target) if MOUNTS_LINE not in line])
     except HyperpodKitError as err:
-        return replace(found, unreachable=f"{found.unreachable}; nor is its log to be had: {err.message}")
-    return replace(found, log=tuple(log), failures=tuple(_failures({}, log, [])))
+        return replace(diagnosis, unreachable=f"{diagnosis.unreachable}; nor is its log to be had: {err.message}")
+    return replace(diagnosis, log=tuple(log), failures=tuple(_failures({}, log, [])))
 
 
-def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runner], timeout: float) -> Diagnosis:
+def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runner], timeout: float) -> Diagnosis:
     if not target.address:
         return Diagnosis(target, message, unreachable="AWS tells no address of it yet")
     try:
@@ -137,10 +137,10 @@ def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runne
         return Diagnosis(target, message, unreachable=err.message)
     log = _shortened(log)
     odd: list[str] = []
-    record = _object(status, "the record of its creation", odd)
-    told = _object(mounts, "what it says of its mounts", odd)
+    record = _parse_object(status, "the record of its creation", odd)
+    mount_report = _parse_object(mounts, "what it says of its mounts", odd)
     failures = _failures(record, log, odd)
-    sick = _sick(told, odd)
+    sick = _unhealthy_mounts(mount_report, odd)
     return Diagnosis(
         target,
         message,
@@ -149,12 +149,12 @@ def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runne
         sick=tuple(sick),
         log=tuple(log),
         odd=tuple(odd),
-        slurm=slurm_findings(told.get("slurm")),
+        slurm=slurm_findings(mount_report.get("slurm")),
     )
 
 
-def as_sent(found: Diagnosis, report: NodeReport) -> Diagnosis:
-    """Of a node that nobody could ask: its own report, and of its creation what its log says.
+def apply_sent_report(diagnosis: Diagnosis, report: NodeReport) -> Diagnosis:
+    """Fill in the diagnosis of a node that could not be queried from the report that it sent.
 
     The log's end may hold no line of the creation any more; AWS lets only a node run whose creation came to an end.
     """
@@ -163,9 +163,11 @@ def as_sent(found: Diagnosis, report: NodeReport) -> Diagnosis:
         for mount in report.mounts
         if mount.required and not mount.healthy
     ]
-    finished = not found.failures and found.target.status == "Running"
-    return judge(
-        replace(found, unreachable="", finished=finished, sick=tuple(sick), sent_at=report.said_at, slurm=report.slurm)
+    finished = not diagnosis.failures and diagnosis.target.status == "Running"
+    return with_known_causes(
+        replace(
+            diagnosis, unreachable="", finished=finished, sick=tuple(sick), sent_at=report.said_at, slurm=report.slurm
+        )
     )
 
 
@@ -174,67 +176,71 @@ def _shortened(log: Sequence[str]) -> list[str]:
     return [line[:LONGEST_LINE] for line in log[-TAIL:]]
 
 
-def judge(found: Diagnosis) -> Diagnosis:
-    """With the causes that its texts show. The log speaks only where no step does: it holds earlier runs too."""
-    texts = [found.message, *(f"{one.error}\n{one.hint}" for one in found.failures), *found.sick]
-    if not found.finished and not found.failures:
-        texts += found.log
-    return replace(found, known=tuple(recognise("\n".join(texts))))
+def with_known_causes(diagnosis: Diagnosis) -> Diagnosis:
+    """Add the known causes that the texts show. The log speaks only where no step does: it holds earlier runs too."""
+    texts = [
+        diagnosis.message,
+        *(f"{failure.error}\n{failure.hint}" for failure in diagnosis.failures),
+        *diagnosis.sick,
+    ]
+    if not diagnosis.finished and not diagnosis.failures:
+        texts += diagnosis.log
+    return replace(diagnosis, known=tuple(recognise("\n".join(texts))))
 
 
-def sentences(one: Diagnosis) -> Iterator[str]:
-    """What is wrong with a node, for a person; of a healthy one what its guard has to tell of Slurm, if anything."""
-    if one.healthy and not one.slurm:
+def sentences(diagnosis: Diagnosis) -> Iterator[str]:
+    """Describe what is wrong with a node, for a person; of a healthy one what its guard says of Slurm, if anything."""
+    if diagnosis.healthy and not diagnosis.slurm:
         return
-    where = f"{one.target.group} {one.target.instance_id}"
-    yield f"{where}{f' ({one.target.address})' if one.target.address else ''}: {one.target.status}"
-    if one.message:
-        yield indented(f"  AWS says: {one.message}")
-    if one.unreachable:
-        yield indented(f"  cannot be asked: {one.unreachable}")
-    if one.lifecycle:
-        yield indented(f"  lifecycle script: {one.lifecycle}")
-    for failure in one.failures:
+    where = f"{diagnosis.target.group} {diagnosis.target.instance_id}"
+    yield f"{where}{f' ({diagnosis.target.address})' if diagnosis.target.address else ''}: {diagnosis.target.status}"
+    if diagnosis.message:
+        yield indented(f"  AWS says: {diagnosis.message}")
+    if diagnosis.unreachable:
+        yield indented(f"  cannot be asked: {diagnosis.unreachable}")
+    if diagnosis.lifecycle:
+        yield indented(f"  lifecycle script: {diagnosis.lifecycle}")
+    for failure in diagnosis.failures:
         yield indented(f"  step {failure.step} failed: {failure.error}")
         if failure.hint:
             yield indented(f"    do: {failure.hint}")
-    if not one.unreachable and not one.finished and not one.failures and not one.odd:
+    if not diagnosis.unreachable and not diagnosis.finished and not diagnosis.failures and not diagnosis.odd:
         yield "  its creation has not come to an end"
-    for mount in one.sick:
+    for mount in diagnosis.sick:
         yield f"  mount {mount}"
-    for finding in one.slurm:
+    for finding in diagnosis.slurm:
         yield f"  Slurm, {finding.code}: {finding.detail}"
         if finding.remedy:
             yield f"    do: {finding.remedy}"
-    for odd in one.odd:
+    for odd in diagnosis.odd:
         yield f"  odd: {odd}"
-    for known in one.known:
-        yield f"  {known.cause.code}: {known.cause.meaning}"
-        yield f"    because: {known.words}"
-        yield f"    do: {known.cause.remedy}"
+    for recognised in diagnosis.known:
+        yield f"  {recognised.cause.code}: {recognised.cause.meaning}"
+        yield f"    because: {recognised.evidence}"
+        yield f"    do: {recognised.cause.remedy}"
 
 
 def _failures(record: dict[str, Any], log: Sequence[str], odd: list[str]) -> list[Failure]:
     """The failed steps of the last run: from its record, or from the log when it came to no record."""
-    steps = _objects(record, "steps", odd)
+    steps = _object_list(record, "steps", odd)
     if not steps:
         # A line of the log that is no object is a line like another: scripts write there too.
-        lines = [_object(line, "", []) for line in log]
-        begin = max((n for n, one in enumerate(lines) if one.get("step") == "verify-bundle"), default=0)
+        lines = [_parse_object(line, "", []) for line in log]
+        begin = max((n for n, entry in enumerate(lines) if entry.get("step") == "verify-bundle"), default=0)
         steps = lines[begin:]
     return [
-        Failure(clean(one.get("step", "")), _words(one.get("error", "")), _words(one.get("hint", "")))
-        for one in steps
-        if one.get("status") == "failed"
+        Failure(clean(step.get("step", "")), _bounded_text(step.get("error", "")), _bounded_text(step.get("hint", "")))
+        for step in steps
+        if step.get("status") == "failed"
     ]
 
 
-def _words(value: object) -> str:
+def _bounded_text(value: object) -> str:
     """A text of a node, lines and all, of a length that may be searched and shown."""
     return str(value)[:LONGEST_LINE]
 
 
-def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
+def _unhealthy_mounts(report: dict[str, Any], odd: list[str]) -> list[str]:
     serves = tuple(SERVES)  # a node may say anything, also what a set cannot be asked for
     return [
         clean(
@@ -242,18 +248,18 @@ def _sick(answer: dict[str, Any], odd: list[str]) -> list[str]:
             f"{mount.get('detail') or mount.get('source') or 'no detail'}",
             LONGEST_LINE,
         )
-        for mount in _objects(answer, "mounts", odd)
+        for mount in _object_list(report, "mounts", odd)
         if mount.get("state") not in serves and mount.get("required", True)
     ]
 
 
-def _objects(answer: dict[str, Any], key: str, odd: list[str]) -> list[dict[str, Any]]:
+def _object_list(record: dict[str, Any], key: str, odd: list[str]) -> list[dict[str, Any]]:
     """A list of objects in an answer; what is none of it is left out and noted in `odd`."""
-    value = answer.get(key) or []
+    value = record.get(key) or []
     if not isinstance(value, list):
         odd.append(f"its {key} are of type {type(value).__name__}, expected a list")
         return []
-    good = [one for one in value if isinstance(one, dict)]
+    good = [entry for entry in value if isinstance(entry, dict)]
     if len(good) < len(value):
         odd.append(f"{len(value) - len(good)} of its {len(value)} {key} are no objects")
     if len(good) > MOST_STEPS:
@@ -261,12 +267,12 @@ def _objects(answer: dict[str, Any], key: str, odd: list[str]) -> list[dict[str,
     return good[-MOST_STEPS:]
 
 
-def _object(text: str, what: str, odd: list[str]) -> dict[str, Any]:
+def _parse_object(text: str, what: str, odd: list[str]) -> dict[str, Any]:
     """A JSON object behind any login banner; {} for anything else, which is noted in `odd` when it begins like one."""
     if "{" not in text:
         return {}
     try:
-        return object_behind_banner(text)
+        return parse_after_banner(text)
     except ValueError as err:
         odd.append(f"{what} cannot be read: {clean(err)}")
         return {}

@@ -22,85 +22,95 @@ MOST = 1024
 SPARE_DESCRIPTORS = 100
 """Of those that this process may open, kept for everything but connections."""
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
-class Silent(NamedTuple):
+class SkipReason(NamedTuple):
     """Why a node cannot be asked, and what to do about it."""
 
     error: str
     hint: str = ""
 
 
-def not_running(target: NodeTarget) -> Optional[Silent]:
-    """What AWS says of a node that needs no question; None for one that runs."""
-    return None if target.status == "Running" else Silent(f"the node is {target.status}", "hyperpod-kit wait")
+def not_running(target: NodeTarget) -> Optional[SkipReason]:
+    """Return why AWS says that a node need not be queried; None for one that runs."""
+    if target.status == "Running":
+        return None
+    return SkipReason(f"the node is {target.status}", "hyperpod-kit wait")
 
 
-def cannot_be_asked(target: NodeTarget) -> Optional[Silent]:
-    """As `not_running`, and why a node that runs cannot be reached by its address."""
-    missing = None if target.address else Silent("AWS tells no address of the node")
+def reason_to_skip(target: NodeTarget) -> Optional[SkipReason]:
+    """Return why a node cannot be queried: it does not run, or has no address."""
+    if target.address:
+        missing = None
+    else:
+        missing = SkipReason("AWS tells no address of the node")
     return not_running(target) or missing
 
 
-def ask_all(
+def query_all(
     targets: Sequence[NodeTarget],
-    ask: Callable[[NodeTarget], Answer],
-    progress: Callable[[Answer], None],
+    query: Callable[[NodeTarget], Response],
+    progress: Callable[[Response], None],
     *,
     descriptors: int = 1,
-) -> list[Answer]:
-    """One answer a target, in the order of the targets; `progress` sees each as it comes, in the caller's thread.
+) -> list[Response]:
+    """Query all targets at once and return the responses in their order; `progress` gets each in the caller's thread.
 
     Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. `descriptors`: how
-    many files one question keeps open. An exception of `ask` is raised here.
+    many files one question keeps open. An exception of `query` is raised here.
     """
     most = max(1, min(MOST, (_descriptors() - SPARE_DESCRIPTORS) // descriptors))
-    answers: dict[int, Answer] = {}
-    done: queue.SimpleQueue[tuple[int, Optional[Answer], Optional[BaseException]]] = queue.SimpleQueue()
-    begun: dict[int, float] = {}
+    responses: dict[int, Response] = {}
+    done: queue.SimpleQueue[tuple[int, Optional[Response], Optional[BaseException]]] = queue.SimpleQueue()
+    started_at: dict[int, float] = {}
     waiting = deque(enumerate(targets))
 
     def work(number: int, target: NodeTarget) -> None:
         try:
-            done.put((number, ask(target), None))
+            done.put((number, query(target), None))
         except BaseException as err:
             done.put((number, None, err))
 
-    while waiting or begun:
+    while waiting or started_at:
         now = time.monotonic()
-        young = sorted(since for since in begun.values() if now - since < PATIENCE)
-        while waiting and len(young) < BUSY and len(begun) < most:
+        young = sorted(since for since in started_at.values() if now - since < PATIENCE)
+        while waiting and len(young) < BUSY and len(started_at) < most:
             number, target = waiting[0]
             try:
                 # A daemon: after Ctrl-C nobody waits for a node, not even the interpreter's end.
                 threading.Thread(target=work, args=(number, target), daemon=True).start()
             except RuntimeError:  # this process may have no more threads
-                if not begun:
+                if not started_at:
                     raise
-                most = len(begun)
+                most = len(started_at)
                 break
             waiting.popleft()
-            begun[number] = now
+            started_at[number] = now
             young.append(now)
-        more = waiting and len(begun) < most
+        more = waiting and len(started_at) < most
         try:
-            number, answer, err = done.get(timeout=max(0.01, young[0] + PATIENCE - now) if more else None)
+            wait_seconds = None
+            if more:
+                wait_seconds = max(0.01, young[0] + PATIENCE - now)
+            number, response, err = done.get(timeout=wait_seconds)
         except queue.Empty:
             continue
-        del begun[number]
+        del started_at[number]
         if err is not None:
             raise err
-        answers[number] = answer  # type: ignore[assignment]
-        progress(answers[number])
-    return [answers[number] for number in range(len(targets))]
+        responses[number] = response  # type: ignore[assignment]
+        progress(responses[number])
+    return [responses[number] for number in range(len(targets))]
 
 
 def _descriptors() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     try:
         import resource
     except ImportError:  # not on Windows
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST + SPARE_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return MOST + SPARE_DESCRIPTORS
+    return soft

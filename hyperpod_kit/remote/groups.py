@@ -33,55 +33,65 @@ class Trouble:
 
     def sentence(self) -> str:
         """A line for a person: of one node with its id and address, of many with their names in Slurm."""
-        end = f"; {self.hint}" if self.hint else ""
+        end = ""
+        if self.hint:
+            end = f"; {self.hint}"
         if len(self.nodes) == 1:
             node = self.nodes[0]
-            return f"{where(node)}: {self.what}{end}"
-        return f"{len(self.nodes)} nodes of {self.group}: {_anonymous(self.what, self.nodes[0])}{end}: {self.names()}"
+            return f"{describe_node(node)}: {self.what}{end}"
+        what = _without_node_name(self.what, self.nodes[0])
+        return f"{len(self.nodes)} nodes of {self.group}: {what}{end}: {self.names()}"
 
     def names(self) -> str:
         """The nodes as a host list that scontrol takes, as far as it can be shown."""
-        return shortened([slurm_name(node.address) or node.instance_id for node in self.nodes])
+        return shorten_names([slurm_name(node.address) or node.instance_id for node in self.nodes])
 
 
 def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
-    """Everything that is wrong, what most nodes have first."""
-    found: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
+    """Group everything that is wrong, what most nodes have first."""
+    members_by_key: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
     for report in reports:
-        for what, hint, optional in said(report):
-            key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _anonymous(what, report.target)), optional)
-            found.setdefault(key, []).append((report.target, what, hint))
+        for what, hint, optional in node_problems(report):
+            key = (report.target.group, re.sub(r"\d+(\.\d+)?", "#", _without_node_name(what, report.target)), optional)
+            members_by_key.setdefault(key, []).append((report.target, what, hint))
     made = [
         Trouble(group, members[0][1], members[0][2], tuple(target for target, _, _ in members), optional)
-        for (group, _, optional), members in found.items()
+        for (group, _, optional), members in members_by_key.items()
     ]
-    return sorted(made, key=lambda one: (one.optional, -len(one.nodes)))
+    return sorted(made, key=lambda trouble: (trouble.optional, -len(trouble.nodes)))
 
 
-def said(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
+def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
     """(what, hint, whether it is optional) of everything that is wrong with one node."""
     if report.error:
         yield report.error, report.hint, False
     for mount in report.mounts:
         if not mount.healthy:
-            detail = f": {mount.detail}" if mount.detail else ""
-            optional = " (optional)" if not mount.required else ""
+            detail = ""
+            if mount.detail:
+                detail = f": {mount.detail}"
+            optional = ""
+            if not mount.required:
+                optional = " (optional)"
             yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
         if mount.nearly_full:
             hint = f"what fills it: hyperpod-kit storage usage {mount.path}"
             yield f"warning: {mount.name} at {mount.path} is {mount.fullness or 'nearly full'}", hint, True
     for finding in report.slurm:
-        yield f"{'' if finding.fault else 'warning: '}Slurm: {finding.detail}", finding.remedy, not finding.fault
+        prefix = "warning: "
+        if finding.fault:
+            prefix = ""
+        yield f"{prefix}Slurm: {finding.detail}", finding.remedy, not finding.fault
     for warning in report.warnings:
         yield f"warning: {warning}", "", True
 
 
 def problems(reports: Sequence[NodeReport]) -> list[str]:
-    """One line for each kind of trouble, with what to do where that is known."""
-    found = troubles(reports)
-    lines = [trouble.sentence() for trouble in found[:MOST_KINDS]]
-    if len(found) > MOST_KINDS:
-        lines.append(f"and {len(found) - MOST_KINDS} other kinds of trouble; --json has all of them")
+    """Describe each kind of trouble in one line, with what to do where that is known."""
+    all_troubles = troubles(reports)
+    lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
+    if len(all_troubles) > MOST_KINDS:
+        lines.append(f"and {len(all_troubles) - MOST_KINDS} other kinds of trouble; --json has all of them")
     bundles: dict[str, int] = {}
     for report in reports:
         if report.bundle_id:
@@ -94,26 +104,36 @@ def problems(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def summary(reports: Sequence[NodeReport]) -> str:
-    """`996 of 1000 nodes are healthy: 2 of 3000 mounts are not, 3 nodes without an answer`."""
+    """Summarise the reports: `9 mounts on 3 nodes: 2 not healthy; 1 of 3 nodes are healthy`."""
     mounts = [mount for report in reports for mount in report.mounts]
     silent = sum(1 for report in reports if report.error)
     sick = sum(1 for mount in mounts if not mount.healthy)
     faulty = sum(1 for report in reports if any(finding.fault for finding in report.slurm))
-    parts = [f"{sick} not healthy"] if sick else []
-    parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"] if faulty else []
-    parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
+    if sick:
+        parts = [f"{sick} not healthy"]
+    else:
+        parts = []
+    if faulty:
+        parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"]
+    if silent:
+        parts += [f"{silent} node{'s' * (silent != 1)} without an answer"]
     well = sum(report.healthy for report in reports)
-    told = f"; {well} of {len(reports)} nodes are healthy" if parts else ""
+    healthy_part = ""
+    if parts:
+        healthy_part = f"; {well} of {len(reports)} nodes are healthy"
     count = f"{len(mounts)} mount{'s' * (len(mounts) != 1)} on {len(reports)} node{'s' * (len(reports) != 1)}"
-    return f"{count}: {', '.join(parts) or 'all healthy'}{told}"
+    return f"{count}: {', '.join(parts) or 'all healthy'}{healthy_part}"
 
 
-def where(node: NodeTarget) -> str:
+def describe_node(node: NodeTarget) -> str:
     """A node with everything that it is known by."""
-    return f"{node.group} {node.instance_id}" + (f" ({node.address})" if node.address else "")
+    address = ""
+    if node.address:
+        address = f" ({node.address})"
+    return f"{node.group} {node.instance_id}" + address
 
 
-def shortened(names: Iterable[str]) -> str:
+def shorten_names(names: Iterable[str]) -> str:
     """A host list of these names, the first ones where all are too many."""
     listed = sorted(set(names))
     text = compress(listed)
@@ -126,7 +146,7 @@ def shortened(names: Iterable[str]) -> str:
     return f"{text} and {len(listed) - shown} more"
 
 
-def _anonymous(text: str, node: NodeTarget) -> str:
+def _without_node_name(text: str, node: NodeTarget) -> str:
     """The text without what tells this node from others."""
     # Looked for first: the pattern takes its time with long words, and a node may say what it likes.
     if node.address and node.address in text:

@@ -33,7 +33,8 @@ def to_xml(cluster: str, reports: Sequence[NodeReport], checked_at: float, secon
     for element in root.iter():
         # XML has no way to write most control characters.
         element.attrib.update({name: printable(value) for name, value in element.attrib.items()})
-        element.text = printable(element.text) if element.text else element.text
+        if element.text:
+            element.text = printable(element.text)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
@@ -55,13 +56,16 @@ def _node(suite: Xml.Element, report: NodeReport) -> None:
 
 def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
     case = _case(suite, report, f"{mount.name} at {mount.path}", mount.latency_ms / 1000)
-    said = f"{mount.name} is {mount.state}" + (f": {mount.detail}" if mount.detail else "")
+    detail = ""
+    if mount.detail:
+        detail = f": {mount.detail}"
+    message = f"{mount.name} is {mount.state}" + detail
     if mount.healthy:
         return
     if mount.required:
-        Xml.SubElement(case, "failure", type=mount.state, message=said)
+        Xml.SubElement(case, "failure", type=mount.state, message=message)
     else:
-        Xml.SubElement(case, "skipped", message=f"{said} (optional)")
+        Xml.SubElement(case, "skipped", message=f"{message} (optional)")
 
 
 def _case(suite: Xml.Element, report: NodeReport, name: str, seconds: float) -> Xml.Element:

@@ -48,11 +48,11 @@ class KnownHosts:
         """The keys that a host may show. `name`: its address, or `[address]:port` where that is not 22."""
         from paramiko.hostkeys import HostKeyEntry
 
-        wanted = name.encode()
+        encoded_name = name.encode()
         lines = list(self._clear.get(name, ()))
         # Debian's clients hash all names by default: each lookup goes through them all, a microsecond each.
-        lines += [line for salt, digest, line in self._hashed if hmac.digest(salt, wanted, "sha1") == digest]
-        found = []
+        lines += [line for salt, digest, line in self._hashed if hmac.digest(salt, encoded_name, "sha1") == digest]
+        host_keys = []
         for line in lines:
             if not _is_key(line):
                 continue
@@ -61,8 +61,8 @@ class KnownHosts:
             except Exception:  # paramiko's classes of keys raise whatever their parsers do
                 continue
             if entry is not None and entry.key is not None and entry.key.asbytes() not in self._revoked:
-                found.append(entry.key)
-        return found
+                host_keys.append(entry.key)
+        return host_keys
 
     def _add_hashed(self, name: str, line: str) -> None:
         """`|1|salt|digest`: HMAC-SHA1 of the name, both in base64 (sshd(8))."""
@@ -78,7 +78,9 @@ def _is_key(line: str) -> bool:
     """Whether a line `names type key comment` has a key that is whole. paramiko takes minutes over one that is not."""
     fields = line.split(" ")
     try:
-        blob = base64.b64decode(fields[2], validate=True) if len(fields) > 2 else b""
+        blob = b""
+        if len(fields) > 2:
+            blob = base64.b64decode(fields[2], validate=True)
     except ValueError:
         return False
     at = 0
@@ -89,8 +91,13 @@ def _is_key(line: str) -> bool:
 
 def _blobs(rest: list[str]) -> set[bytes]:
     """The key of a line `names type key comment`, as it is sent."""
-    fields = rest[0].split() if rest else []
+    if rest:
+        fields = rest[0].split()
+    else:
+        fields = []
     try:
-        return {base64.b64decode(fields[2])} if len(fields) > 2 else set()
+        if len(fields) > 2:
+            return {base64.b64decode(fields[2])}
+        return set()
     except ValueError:
         return set()

@@ -32,28 +32,31 @@ class LiveCluster:
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
     def nodes(self) -> list[ClusterNode]:
-        """Its nodes, all but those on their way out. Raises AwsError, Unreachable."""
-        return [node for node in list_nodes(self.sagemaker, self.name) if not node.gone]
+        """List the nodes, all but those on their way out. Raises AwsError, Unreachable."""
+        return [node for node in list_nodes(self.sagemaker, self.name) if not node.removed]
 
     def targets(self) -> list[NodeTarget]:
-        """The same to be asked. Raises AwsError, Unreachable."""
-        roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
+        """List the nodes as targets of queries. Raises AwsError, Unreachable."""
+        if self.settings:
+            roles = {group.name: group.role for group in self.settings.cluster.groups}
+        else:
+            roles = {}
         return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
 
-    def some_targets(self) -> list[NodeTarget]:
-        """The same where there must be one. Raises ClusterError too."""
-        found = self.targets()
-        if not found:
+    def require_targets(self) -> list[NodeTarget]:
+        """List the targets, of which there must be one. Raises ClusterError too."""
+        targets = self.targets()
+        if not targets:
             raise ClusterError(
                 f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {self.name}"
             )
-        return found
+        return targets
 
     def controllers(self) -> list[str]:
         """The private addresses of the controllers. Raises UsageError when it is not known which nodes those are."""
-        found = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
-        if found:
-            return found
+        addresses = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
+        if addresses:
+            return addresses
         raise UsageError(
             f"which node of {self.name} is the controller?",
             hint="--controller HOST, or name the configuration file, which says it",
@@ -68,5 +71,7 @@ class LiveCluster:
 
     def max_age(self) -> float:
         """Seconds in which a node sends two reports."""
-        interval = self.settings.node_config().health.interval if self.settings is not None else 30.0
+        interval = 30.0
+        if self.settings is not None:
+            interval = self.settings.node_config().health.interval
         return 2 * (REPORTED_EVERY + interval)

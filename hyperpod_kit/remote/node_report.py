@@ -54,6 +54,6 @@ class NodeReport:
 
 def _mount(mount: MountStatus) -> dict[str, Any]:
     """JSON form; null for what the node could not measure."""
-    unknown = dict.fromkeys(mount.unmeasured)
-    share = None if "used_bytes" in unknown else mount.share
-    return {**asdict(mount), **unknown, "healthy": mount.healthy, "share": share}
+    unmeasured = dict.fromkeys(mount.unmeasured)
+    share = None if "used_bytes" in unmeasured else mount.share
+    return {**asdict(mount), **unmeasured, "healthy": mount.healthy, "share": share}

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 STYLES: dict[str, str] = {MountState.OK: "green", MountState.SLOW: "yellow"}
 NO_MOUNTS = "none"
-WIDE = ("node", "group", "mount", "path", "state", "used", "mounted", "checked")
+WIDE: Sequence[str] = ("node", "group", "mount", "path", "state", "used", "mounted", "checked")
+NARROW_COLUMNS: Sequence[str] = ("node", "mount", "path", "state", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
 
@@ -56,10 +57,10 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
             states = tally.setdefault((group, "-", "-"), {})
             states[NO_MOUNTS] = states.get(NO_MOUNTS, 0) + 1
     for group in silent:
-        if not any(known == group for known, _, _ in tally):
+        if not any(counted_group == group for counted_group, _, _ in tally):
             tally[group, "-", "-"] = {}
-    seen = {state for states in tally.values() for state in states}
-    columns = [state for state in (*STATES, NO_MOUNTS) if state in seen]
+    present_states = {state for states in tally.values() for state in states}
+    columns = [state for state in (*STATES, NO_MOUNTS) if state in present_states]
     quiet = any(silent.values())
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("group", "mount", "path"):
@@ -70,9 +71,9 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
         cells = [Text(str(states.get(state, "")), STYLES.get(state, "bold red")) for state in columns]
         if filling:
             cells.append(Text(str(filling.get((group, name, path), "")), "bold yellow"))
-        unheard = [Text(str(silent[group] or ""), "bold red")] if quiet else []
+        silent_cells = [Text(str(silent[group] or ""), "bold red")] if quiet else []
         total = sum(states.values()) + silent[group]
-        grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *unheard)
+        grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *silent_cells)
     return grid
 
 
@@ -87,9 +88,10 @@ def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) ->
     from rich.text import Text
 
     narrow = width < NARROW
-    shape = box.SIMPLE_HEAD if narrow else box.HEAVY_HEAD
+    shape, columns = box.HEAVY_HEAD, WIDE
+    if narrow:
+        shape, columns = box.SIMPLE_HEAD, NARROW_COLUMNS
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=shape)
-    columns = ("node", "mount", "path", "state", "checked") if narrow else WIDE
     for column in columns:
         grid.add_column(column, overflow="fold", no_wrap=width >= NARROWEST and column in ("node", "state", "checked"))
     for report in reports:
@@ -97,9 +99,10 @@ def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) ->
         for name, path, state, full, source, checked in _cells(report, now):
             if narrow:
                 below = Text(f"\n{source}", "dim")
-                word = state.append("\n").append_text(full) if full.plain else state
+                if full.plain:
+                    state = state.append("\n").append_text(full)
                 grid.add_row(
-                    Text(node).append(f"\n{group}", "dim"), Text(name), Text(path).append(below), word, checked
+                    Text(node).append(f"\n{group}", "dim"), Text(name), Text(path).append(below), state, checked
                 )
             else:
                 grid.add_row(node, group, Text(name), Text(path), state, full, Text(source), checked)
@@ -117,15 +120,22 @@ def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Tex
         yield "-", "-", Text(NO_MOUNTS), Text(), "this role carries no mounts", "-"
     for mount in report.mounts:
         style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
-        state = Text(mount.state if mount.required else f"{mount.state} (optional)", style)
-        checked = age(now - mount.checked_at) if mount.checked_at else "-"
+        label: str = mount.state
+        if not mount.required:
+            label = f"{mount.state} (optional)"
+        state = Text(label, style)
+        checked = "-"
+        if mount.checked_at:
+            checked = age(now - mount.checked_at)
         full = Text(mount.fullness.replace(" full", ""), "bold yellow" if mount.nearly_full else "dim")
         yield mount.name, mount.path, state, full, mount.source or mount.detail or "-", checked
 
 
 def age(seconds: float) -> str:
-    """`3 s ago`; clocks that differ a little do not make it negative."""
+    """Format an age like `3 s ago`; clocks that differ a little do not make it negative."""
     seconds = max(0.0, seconds)
     if seconds < 120:
         return f"{seconds:.0f} s ago"
-    return f"{seconds / 60:.0f} min ago" if seconds < 7200 else f"{seconds / 3600:.0f} h ago"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago"

@@ -44,22 +44,25 @@ class SshRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
-        words = ["env", *env_words(env), *argv] if env else list(argv)
+        if env:
+            command = ["env", *env_words(env), *argv]
+        else:
+            command = list(argv)
         with self._access.session(self.target) as client:
-            returncode, out, err = self._execute(client, argv, shlex.join(words), timeout, input)
+            returncode, out, err = self._execute(client, argv, shlex.join(command), timeout, input)
         if check and returncode != 0:
             raise RunError(argv, returncode, out, err, target=self.target)
         return Completed(tuple(argv), returncode, out, err)
 
     def _execute(
-        self, client: paramiko.SSHClient, argv: Sequence[str], line: str, timeout: float, given: Optional[str]
+        self, client: paramiko.SSHClient, argv: Sequence[str], line: str, timeout: float, stdin_text: Optional[str]
     ) -> tuple[int, str, str]:
         until = time.monotonic() + timeout
         out, err = bytearray(), bytearray()
         # A node that never says whether it will run the command is waited for without end inside of paramiko.
         with self._access.deadlines.within(timeout, lambda: _end(client)) as deadline:
             try:
-                returncode = self._talk(client, argv, line, until, given, out, err)
+                returncode = self._talk(client, argv, line, until, stdin_text, out, err)
             except RunError:
                 raise
             except Exception as failure:  # what a peer sends may raise anything inside of paramiko
@@ -67,8 +70,8 @@ class SshRunner:
                     raise RunTimeout(
                         argv, -9, out.decode(errors="replace"), f"no end within {timeout:g} s", target=self.target
                     ) from None
-                why = failure if str(failure) else type(failure).__name__
-                raise Unreachable(f"the connection to {self.target} broke: {why}") from failure
+                cause = str(failure) or type(failure).__name__
+                raise Unreachable(f"the connection to {self.target} broke: {cause}") from failure
         return returncode, out.decode(errors="replace"), err.decode(errors="replace")
 
     def _talk(
@@ -77,7 +80,7 @@ class SshRunner:
         argv: Sequence[str],
         line: str,
         until: float,
-        given: Optional[str],
+        stdin_text: Optional[str],
         out: bytearray,
         err: bytearray,
     ) -> int:
@@ -88,12 +91,12 @@ class SshRunner:
         channel.settimeout(max(0.0, until - time.monotonic()))
         # One event for both streams, no descriptors: select(2) takes none above 1023, and a pipe each would add up.
         # Only our own reads clear it, and both buffers are looked at after them.
-        something = threading.Event()
-        channel.in_buffer.set_event(something)
-        channel.in_stderr_buffer.set_event(something)
+        output_event = threading.Event()
+        channel.in_buffer.set_event(output_event)
+        channel.in_stderr_buffer.set_event(output_event)
         channel.exec_command(line)
-        if given is not None:
-            channel.sendall(given.encode())
+        if stdin_text is not None:
+            channel.sendall(stdin_text.encode())
         channel.shutdown_write()
         while not channel.eof_received or channel.recv_ready() or channel.recv_stderr_ready():
             if channel.recv_ready():
@@ -106,7 +109,7 @@ class SshRunner:
                 continue
             if channel.closed:
                 break
-            if not something.wait(max(0.0, until - time.monotonic())):
+            if not output_event.wait(max(0.0, until - time.monotonic())):
                 raise socket.timeout
         if not channel.status_event.wait(max(0.0, until - time.monotonic())):
             raise socket.timeout

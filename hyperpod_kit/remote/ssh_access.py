@@ -11,7 +11,7 @@ from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY
 from hyperpod_kit.errors import Absent, Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
-from hyperpod_kit.remote.ssh_proxy import through, words
+from hyperpod_kit.remote.ssh_proxy import connect_through, expand_command
 from hyperpod_kit.remote.target import SshSettings
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ class SshAccess:
     def __init__(self, settings: SshSettings) -> None:
         self.settings = settings
         self.deadlines = Deadlines()
-        self._known: Optional[KnownHosts] = None
+        self._known_hosts: Optional[KnownHosts] = None
         self._key: Optional[paramiko.PKey] = None
 
     def load(self) -> KnownHosts:
-        """Raise UsageError when no host key could be verified, or the private key cannot be used."""
-        if self._known is None:
+        """Read both keys; raise UsageError where no host key could be verified, or the private key cannot be used."""
+        if self._known_hosts is None:
             self._key = _private_key(self.settings)
-            self._known = _known_hosts(self.settings)
-        return self._known
+            self._known_hosts = _known_hosts(self.settings)
+        return self._known_hosts
 
     def __enter__(self) -> SshAccess:
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
-        """Nobody waits for a node after Ctrl-C."""
+        """End all connections after an error, Ctrl-C among them."""
         if kind is not None:
             self.deadlines.end_all()
 
@@ -50,25 +50,30 @@ class SshAccess:
         """
         settings = self.settings
         with ExitStack() as stack:
-            said: Callable[[], str] = str
+            proxy_output: Callable[[], str] = str
             if settings.proxy:
-                argv = words(settings.proxy, address, settings.port)
+                argv = expand_command(settings.proxy, address, settings.port)
                 try:
-                    sock, said = stack.enter_context(through(argv))
+                    sock, proxy_output = stack.enter_context(connect_through(argv))
                 except OSError as err:
                     raise UsageError(f"{argv[0]} cannot be started: {err.strerror}", hint="--ssh-proxy") from err
             else:
                 sock = stack.enter_context(_socket(address, settings.port))
             client = stack.enter_context(load_paramiko().SSHClient())
-            self._log_in(client, sock, address, said)
+            self._log_in(client, sock, address, proxy_output)
             yield client
 
-    def _log_in(self, client: paramiko.SSHClient, sock: socket.socket, address: str, said: Callable[[], str]) -> None:
-        """`said`: what the program has said through which the connection goes, "" without one."""
-        known, settings = self.load(), self.settings
+    def _log_in(
+        self, client: paramiko.SSHClient, sock: socket.socket, address: str, proxy_output: Callable[[], str]
+    ) -> None:
+        """`proxy_output`: what the program behind the connection wrote to standard error, "" without one."""
+        known_hosts, settings = self.load(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
-        name = address if settings.port == 22 else f"[{address}]:{settings.port}"
-        for key in known.keys(name):
+        if settings.port == 22:
+            name = address
+        else:
+            name = f"[{address}]:{settings.port}"
+        for key in known_hosts.keys(name):
             client.get_host_keys().add(name, key.get_name(), key)
         limit = settings.connect_timeout
         connected = bool(settings.proxy)
@@ -93,12 +98,18 @@ class SshAccess:
                 )
             except Exception as err:
                 client.close()
-                where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
-                cause = socket.timeout() if deadline.expired else err
-                found = _unreachable(where, settings, cause, connected=connected)
+                if settings.port == 22:
+                    port_suffix = ""
+                else:
+                    port_suffix = f":{settings.port}"
+                where = f"{settings.user}@{address}" + port_suffix
+                cause: Exception = err
+                if deadline.expired:
+                    cause = socket.timeout()
+                failure = _unreachable(where, settings, cause, connected=connected)
                 if settings.proxy:
-                    found = Unreachable(f"{found.message}; its proxy said: {said()}", hint=found.hint)
-                raise found from err
+                    failure = Unreachable(f"{failure.message}; its proxy said: {proxy_output()}", hint=failure.hint)
+                raise failure from err
 
 
 def cut(sock: socket.socket | paramiko.Channel) -> None:
@@ -151,24 +162,19 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
 
 
 def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
-    """What went wrong between here and a session, in one sentence. `connected`: whether TCP was."""
+    """Say in one sentence what went wrong between here and a session. `connected`: whether TCP was."""
     ssh = load_paramiko()
-    address = where.split("@")[1]
-    host = f"'[{address.split(':')[0]}]:{settings.port}'" if ":" in address else address
     if isinstance(err, ssh.BadHostKeyException):
-        return Unreachable(
-            f"{where} shows a host key other than the one in {settings.known_hosts}",
-            hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
-        )
+        return _other_host_key(where, settings)
     if isinstance(err, ssh.AuthenticationException):
-        ways = [way for way in getattr(err, "allowed_types", ()) if way]
-        takes = f": it takes {', '.join(ways)} only" if ways else ""
-        return Unreachable(f"{where} refuses the login{takes}", hint="--ssh-user, --ssh-key")
+        return _refused_login(where, err)
     text = str(err)
     # When time is up before the greeting, paramiko goes on and finds that there is no session.
     silent = "banner" in text or "No existing session" in text
     if isinstance(err, (socket.timeout, TimeoutError)) or (isinstance(err, ssh.SSHException) and silent):
-        how = "connected, but no ssh session" if connected else "no answer"
+        how = "no answer"
+        if connected:
+            how = "connected, but no ssh session"
         return Unreachable(f"{where} is silent: {how} within {settings.connect_timeout:g} s")
     if isinstance(err, ssh.SSHException):
         if "not found in known_hosts" in text:
@@ -181,3 +187,23 @@ def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected
     if isinstance(err, (OSError, EOFError)):
         return Unreachable(f"{where}: {text or 'the connection was closed'}")
     return Unreachable(f"{where}: {type(err).__name__}: {err}")
+
+
+def _other_host_key(where: str, settings: SshSettings) -> Unreachable:
+    """The error for a node whose host key is not the one on file."""
+    host = where.split("@")[1]
+    if ":" in host:
+        host = f"'[{host.split(':')[0]}]:{settings.port}'"
+    return Unreachable(
+        f"{where} shows a host key other than the one in {settings.known_hosts}",
+        hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
+    )
+
+
+def _refused_login(where: str, err: Exception) -> Unreachable:
+    """The error for a login that the node refuses, with the methods that it takes."""
+    methods = [method for method in getattr(err, "allowed_types", ()) if method]
+    accepted = ""
+    if methods:
+        accepted = f": it takes {', '.join(methods)} only"
+    return Unreachable(f"{where} refuses the login{accepted}", hint="--ssh-user, --ssh-key")

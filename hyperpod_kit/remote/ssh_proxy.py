@@ -11,23 +11,23 @@ from contextlib import contextmanager, suppress
 from typing import Callable, Iterator
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.remote.sent_report import last_words
+from hyperpod_kit.remote.report_parser import last_line
 
 
-def words(command: str, address: str, port: int) -> list[str]:
+def expand_command(command: str, address: str, port: int) -> list[str]:
     """The program and its arguments, `%h` and `%p` filled in, `%%` a percent sign. Raises UsageError."""
     try:
         split = shlex.split(command)
     except ValueError as err:
         raise UsageError(f"--ssh-proxy `{command}` cannot be split into words: {err}") from err
-    known = {"%h": address, "%p": str(port), "%%": "%"}
+    replacements = {"%h": address, "%p": str(port), "%%": "%"}
     filled = []
     for word in split:
-        text, place = "", 0
-        while place < len(word):
-            token = word[place : place + 2]
-            text += known.get(token, word[place])
-            place += 2 if token in known else 1
+        text, offset = "", 0
+        while offset < len(word):
+            token = word[offset : offset + 2]
+            text += replacements.get(token, word[offset])
+            offset += 2 if token in replacements else 1
         filled.append(text)
     if not filled:
         raise UsageError("--ssh-proxy names no program")
@@ -35,27 +35,29 @@ def words(command: str, address: str, port: int) -> list[str]:
 
 
 @contextmanager
-def through(argv: list[str]) -> Iterator[tuple[socket.socket, Callable[[], str]]]:
+def connect_through(argv: list[str]) -> Iterator[tuple[socket.socket, Callable[[], str]]]:
     """(a socket whose other end is the program's input and output, what it has said on standard error).
 
     The program is ended with the block. Raises OSError when it cannot be started.
     """
-    ours, theirs = socket.socketpair()
-    with ours, tempfile.TemporaryFile() as said:
+    local_socket, program_socket = socket.socketpair()
+    with local_socket, tempfile.TemporaryFile() as stderr_file:
         try:
-            program = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=said)
+            program = subprocess.Popen(
+                argv, stdin=program_socket.fileno(), stdout=program_socket.fileno(), stderr=stderr_file
+            )
         finally:
-            theirs.close()
+            program_socket.close()
 
-        def words_of_it() -> str:
-            said.seek(0)
-            return last_words(said.read(65536).decode(errors="replace"))
+        def read_stderr() -> str:
+            stderr_file.seek(0)
+            return last_line(stderr_file.read(65536).decode(errors="replace"))
 
         try:
-            yield ours, words_of_it
+            yield local_socket, read_stderr
         finally:
             with suppress(OSError):
-                ours.shutdown(socket.SHUT_RDWR)
+                local_socket.shutdown(socket.SHUT_RDWR)
             for number in (None, signal.SIGTERM, signal.SIGKILL):
                 if number is not None:
                     program.send_signal(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from hyperpod_kit.errors import HyperpodKitError, RunTimeout
-from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.fan_out import query_all
 from hyperpod_kit.remote.ssh import SshRunner, TooMuchOutput
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
@@ -15,17 +15,19 @@ from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse,
 class SshTransport:
     """Logs in to every node."""
 
-    words = "over ssh"
+    description = "over ssh"
 
     def __init__(self, access: SshAccess) -> None:
         self._access = access
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         # A proxy has two ends of a socket and a file for its words.
-        descriptors = 3 if self._access.settings.proxy else 1
-        return ask_all(targets, self._ask, lambda response: progress(1), descriptors=descriptors)
+        descriptors = 1
+        if self._access.settings.proxy:
+            descriptors = 3
+        return query_all(targets, self._query_node, lambda response: progress(1), descriptors=descriptors)
 
-    def _ask(self, target: NodeTarget) -> NodeResponse:
+    def _query_node(self, target: NodeTarget) -> NodeResponse:
         if not target.address:
             return NodeResponse(error="AWS tells no address of the node", reached=False)
         runner = SshRunner(target.address, self._access, limit=LONGEST_REPORT)

@@ -16,7 +16,7 @@ from hyperpod_kit.run import LocalRunner
 
 
 def sessions_with(cluster: LiveCluster) -> SsmSessions:
-    """Raises UsageError without the plugin, AwsError, Unreachable."""
+    """Make a factory of sessions with the nodes of a cluster."""
     # Before any call: a session that nobody takes up stays open on the node.
     if shutil.which(PLUGIN) is None:
         raise UsageError(f"{PLUGIN} is not on PATH", hint="install it, or --via ssh, controller or pull")

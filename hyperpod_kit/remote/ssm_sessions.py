@@ -38,12 +38,12 @@ class SsmSessions:
         self._stopped = False
 
     def stop(self) -> None:
-        """Nobody waits for a node after Ctrl-C."""
+        """End all sessions, after Ctrl-C."""
         self._stopped = True
         self._deadlines.end_all()
 
     def run(self, target: NodeTarget, argv: Sequence[str], *, timeout: float, limit: int = OUTPUT_LIMIT) -> Completed:
-        """Its standard output and exit code; standard error is left there.
+        """Return the standard output and exit code; standard error is left there.
 
         Raises AwsError, Unreachable when no session leads to an answer, RunTimeout after `timeout` seconds of one.
         """
@@ -87,7 +87,10 @@ class SsmRunner:
         input: Optional[str] = None,
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
-        """As Runner; a session takes neither input nor environment. Raises AwsError and Unreachable too."""
+        """Run a command (see Runner); a session takes neither input nor environment.
+
+        Raises AwsError and Unreachable too.
+        """
         if input is not None or env:
             raise ValueError("a session takes neither input nor environment")
         done = self._sessions.run(self._node, argv, timeout=timeout)

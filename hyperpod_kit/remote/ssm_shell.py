@@ -22,7 +22,7 @@ from typing import Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
-from hyperpod_kit.remote.sent_report import last_words
+from hyperpod_kit.remote.report_parser import last_line
 from hyperpod_kit.run import Completed
 from hyperpod_kit.system.readable import readable
 
@@ -53,47 +53,47 @@ def run_in_shell(
     `timeout`: seconds for all of it; `limit`: bytes of output that are too many; `deadlines`: ends it with everything
     else after Ctrl-C. Raises Unreachable when the session ends before the answer, RunTimeout.
     """
-    mark = f"hpk{secrets.token_hex(8)}"
-    typed = _line(argv, mark)
-    ours, theirs = pty.openpty()
+    marker = f"hpk{secrets.token_hex(8)}"
+    typed = _command_line(argv, marker)
+    terminal, plugin_terminal = pty.openpty()
     try:
         plugin = subprocess.Popen(
             start.argv,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=plugin_terminal,
+            stdout=plugin_terminal,
+            stderr=plugin_terminal,
             env={**os.environ, **start.environment},
             start_new_session=True,
         )
     except OSError as err:
-        os.close(ours)
+        os.close(terminal)
         raise Unreachable(f"{start.argv[0]} cannot be started: {err.strerror}") from err
     finally:
-        os.close(theirs)
+        os.close(plugin_terminal)
     try:
         with deadlines.within(timeout + 1, lambda: _signal(plugin, signal.SIGTERM)):
-            text = _converse(ours, typed, mark, time.monotonic() + timeout, limit)
+            text = _exchange(terminal, typed, marker, time.monotonic() + timeout, limit)
     finally:
-        os.close(ours)
+        os.close(terminal)
         _end(plugin)
-    done = _understood(text, mark)
+    done = _parse_output(text, marker)
     if done is not None:
         return Completed(tuple(argv), done[1], done[0], "")
-    said = last_words(text.decode(errors="replace"))
+    last_output = last_line(text.decode(errors="replace"))
     if len(text) > limit:
         raise Unreachable(f"the session of {target} said more than {limit >> 10} KiB")
-    if text.endswith(_LATE):
+    if text.endswith(_TIMED_OUT):
         raise RunTimeout(argv, -9, "", f"no end within {timeout:g} s", target=target)
-    raise Unreachable(f"the session of {target} ended before the answer: {said}")
+    raise Unreachable(f"the session of {target} ended before the answer: {last_output}")
 
 
-_LATE = b"\0late"
+_TIMED_OUT = b"\0late"
 
 
-def _line(argv: Sequence[str], mark: str) -> bytes:
+def _command_line(argv: Sequence[str], marker: str) -> bytes:
     script = (
         f"said=$({shlex.join(argv)} 2>/dev/null </dev/null); code=$?; "
-        f'echo "{mark}-begin"; printf %s "$said" | base64; echo "{mark}-end-$code"'
+        f'echo "{marker}-begin"; printf %s "$said" | base64; echo "{marker}-end-$code"'
     )
     typed = f" echo {base64.b64encode(script.encode()).decode()} | base64 -d | sh; exit\n".encode()
     if len(typed) > LONGEST_LINE:
@@ -101,20 +101,20 @@ def _line(argv: Sequence[str], mark: str) -> bytes:
     return typed
 
 
-def _converse(terminal: int, typed: bytes, mark: str, until: float, limit: int) -> bytes:
-    """Everything that came, until the last mark, the end of the session, the deadline or too much of it."""
+def _exchange(terminal: int, typed: bytes, marker: str, until: float, limit: int) -> bytes:
+    """Type the command and return everything that came until the last marker, the end, the deadline or the limit."""
     text = b""
     sent = False
     prompt_until = min(until, time.monotonic() + PROMPT_WITHIN)
-    end = re.compile(rf"{mark}-end-\d+\s".encode())
+    end = re.compile(rf"{marker}-end-\d+\s".encode())
     while not end.search(text, max(0, len(text) - 70000)) and len(text) <= limit:
         if not sent and (_PROMPT.search(text[-64:]) or time.monotonic() >= prompt_until):
             os.write(terminal, typed)
             sent = True
-        left = (until if sent else prompt_until) - time.monotonic()
-        if left <= 0 and sent:
-            return text + _LATE
-        if not readable([terminal], left):
+        remaining = (until if sent else prompt_until) - time.monotonic()
+        if remaining <= 0 and sent:
+            return text + _TIMED_OUT
+        if not readable([terminal], remaining):
             continue
         try:
             chunk = os.read(terminal, 65536)
@@ -126,13 +126,13 @@ def _converse(terminal: int, typed: bytes, mark: str, until: float, limit: int) 
     return text
 
 
-def _understood(text: bytes, mark: str) -> Optional[tuple[str, int]]:
+def _parse_output(text: bytes, marker: str) -> Optional[tuple[str, int]]:
     """(output, exit code) of the command; None when they are not whole."""
-    found = re.search(rf"{mark}-begin\s(.*?){mark}-end-(\d+)\s".encode(), text, re.DOTALL)
-    if found is None:
+    match = re.search(rf"{marker}-begin\s(.*?){marker}-end-(\d+)\s".encode(), text, re.DOTALL)
+    if match is None:
         return None
     try:
-        return base64.b64decode(b"".join(found[1].split()), validate=True).decode(errors="replace"), int(found[2])
+        return base64.b64decode(b"".join(match[1].split()), validate=True).decode(errors="replace"), int(match[2])
     except (binascii.Error, ValueError):
         return None
 

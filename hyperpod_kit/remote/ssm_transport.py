@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunTimeout
-from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.fan_out import query_all
 from hyperpod_kit.remote.ssm_sessions import RATE, SsmSessions
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
@@ -14,21 +14,24 @@ from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse,
 class SsmTransport:
     """`timeout`: seconds for one session."""
 
-    words = f"by SSM sessions ({RATE:g} a second)"
+    description = f"by SSM sessions ({RATE:g} a second)"
 
     def __init__(self, sessions: SsmSessions, timeout: float, *, command: Sequence[str] = COMMAND) -> None:
         self._sessions, self._timeout, self._command = sessions, timeout, command
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises NoCredentials: what AWS refuses to one it refuses to all."""
+        """Query the nodes, one session each (see Transport).
+
+        Raises NoCredentials: what AWS refuses to one it refuses to all.
+        """
         try:
             # A terminal has two ends, and the call before it a connection.
-            return ask_all(targets, self._ask, lambda response: progress(1), descriptors=3)
+            return query_all(targets, self._query_node, lambda response: progress(1), descriptors=3)
         except BaseException:
             self._sessions.stop()
             raise
 
-    def _ask(self, target: NodeTarget) -> NodeResponse:
+    def _query_node(self, target: NodeTarget) -> NodeResponse:
         try:
             done = self._sessions.run(target, self._command, timeout=self._timeout, limit=2 * LONGEST_REPORT)
         except NoCredentials:

@@ -47,9 +47,9 @@ class SshSettings:
 def sample_of(targets: Sequence[NodeTarget], most: int) -> list[NodeTarget]:
     """The first nodes of each instance group, so many of each, in the order of the targets."""
     taken: Counter[str] = Counter()
-    found = []
+    sample = []
     for target in targets:
         if taken[target.group] < most:
             taken[target.group] += 1
-            found.append(target)
-    return found
+            sample.append(target)
+    return sample

@@ -40,12 +40,12 @@ Progress = Callable[[int], None]
 
 
 class Transport(Protocol):
-    """A way to the reports of many nodes. `words`: how the nodes were asked, for a sentence: "over ssh"."""
+    """A way to the reports of many nodes. `description`: how the nodes were asked, for a sentence: "over ssh"."""
 
-    words: str
+    description: str
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """One answer a target, in the order of the targets.
+        """Query the targets and return one response each, in their order.
 
         What is wrong with one node is its answer. Raises Unreachable, AwsError or UsageError only when no node at all
         can be asked this way.

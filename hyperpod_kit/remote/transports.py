@@ -42,7 +42,10 @@ def opened(
             yield _ssm(cluster, ssh)
         else:
             access = _access(stack, ssh)
-            yield _by_controller(access, cluster, controller) if via == "controller" else _ssh(access)
+            if via == "controller":
+                yield _by_controller(access, cluster, controller)
+            else:
+                yield _ssh(access)
 
 
 def _any_way(
@@ -53,8 +56,8 @@ def _any_way(
     controller: Optional[str],
     say: Callable[[str], None],
 ) -> Transport:
-    """Raises UsageError: what was said of how to log in must be right."""
-    from hyperpod_kit.remote.any_way import AnyWay, ReportWay
+    """Make a transport that tries every way. Raises UsageError: what was said of how to log in must be right."""
+    from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
     from hyperpod_kit.remote.ssh_access import SshAccess
 
     access = stack.enter_context(SshAccess(ssh))
@@ -73,12 +76,14 @@ def _any_way(
         access.load()
         return _by_controller(access, cluster, controller)
 
-    return AnyWay(
+    return AutoTransport(
         (
-            ReportWay("ssh", "ssh", over_ssh),
-            ReportWay("controller", "the controller", by_controller),
-            ReportWay("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
-            ReportWay("pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True),
+            TransportOption("ssh", "ssh", over_ssh),
+            TransportOption("controller", "the controller", by_controller),
+            TransportOption("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
+            TransportOption(
+                "pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True
+            ),
         ),
         say,
     )
@@ -101,7 +106,11 @@ def _ssh(access: SshAccess) -> Transport:
 def _by_controller(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
     from hyperpod_kit.remote.controller import ControllerTransport
 
-    return ControllerTransport(access, [named] if named else cluster.controllers())
+    if named:
+        addresses = [named]
+    else:
+        addresses = cluster.controllers()
+    return ControllerTransport(access, addresses)
 
 
 def _pull(cluster: LiveCluster, max_age: float) -> Transport:

@@ -12,11 +12,11 @@ from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.remote.fan_out import cannot_be_asked
+from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
-from hyperpod_kit.remote.slurm_way import SlurmRunner
+from hyperpod_kit.remote.slurm_runner import SlurmRunner
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.way_in import way_in
+from hyperpod_kit.remote.transport_choice import choose_transport
 from hyperpod_kit.run import Runner
 
 COUNT = "find /dev/shm -maxdepth 4 -type f -name 'hpk-*.ctl' 2>/dev/null | wc -l"
@@ -32,8 +32,8 @@ CountUnsaved = Callable[[Sequence[str]], Mapping[str, Optional[int]]]
 @contextmanager
 def counting_unsaved(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[CountUnsaved]:
     """A function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
-    targets = {slurm_name(target.address): target for target in cluster.targets() if cannot_be_asked(target) is None}
-    with way_in(cluster, ssh, list(targets.values()), say) as connect:
+    targets = {slurm_name(target.address): target for target in cluster.targets() if reason_to_skip(target) is None}
+    with choose_transport(cluster, ssh, list(targets.values()), say) as connect:
 
         def count_on(name: str) -> Optional[int]:
             target = targets.get(name)
@@ -51,7 +51,9 @@ def counting_unsaved(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str]
 def _count_on(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Optional[int]:
     """The captures on one node, None where it does not answer."""
     try:
-        answer = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()
+        output = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()
     except HyperpodKitError:
         return None
-    return int(answer) if answer.isdecimal() else None
+    if output.isdecimal():
+        return int(output)
+    return None

@@ -20,7 +20,7 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import node_jobs
 from hyperpod_kit.slurm.control import LEAVING_REASON
 from hyperpod_kit.slurm.node_jobs import NodeJob as NodeJob
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 PATIENCE = 10
 """Looks in a row at which Slurm may not answer before waiting ends."""
@@ -65,39 +65,39 @@ def vacate(
     how: Vacating,
     verb: str,
     patience: WaitLimit,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     count_unsaved: CountUnsaved,
 ) -> Vacated:
     """Drain these nodes for the command `verb`, and return when no job has them and their memory holds no capture.
-    `tell`: takes a line a change.
+    `report`: takes a line a change.
 
     Raises WaitTimeout, ClusterError where Slurm refuses, Unreachable; whatever ends it, the nodes are let go first.
     """
     reason = f"{LEAVING_REASON}{verb}"
     try:
-        drained = tuple(node_jobs.drained_for(runner, nodes, reason))
+        drained = tuple(node_jobs.drain_nodes(runner, nodes, reason))
     except RunError as err:
-        let_go(runner, nodes, reason, tell)
+        undrain(runner, nodes, reason, report)
         raise ClusterError(
             f"Slurm does not drain {', '.join(nodes)}: {err.message}",
             hint="the user that logs in must be root, or become root by sudo without a password",
         ) from err
     try:
         if how == Vacating.DRAIN:
-            _requeue(runner, nodes, patience, tell)
-        _wait(runner, nodes, patience, tell)
-        _wait_for_captures(nodes, patience, tell, count_unsaved)
+            _requeue(runner, nodes, patience, report)
+        _wait_until_idle(runner, nodes, patience, report)
+        _wait_for_captures(nodes, patience, report, count_unsaved)
         return Vacated(reason, drained, node_jobs.served_since(runner, drained))
     except BaseException:
-        let_go(runner, drained, reason, tell)
+        undrain(runner, drained, reason, report)
         raise
 
 
-def let_back(runner: Runner, vacated: Vacated, patience: WaitLimit, tell: Callable[[str], None]) -> None:
+def readmit_jobs(runner: Runner, vacated: Vacated, patience: WaitLimit, report: Callable[[str], None]) -> None:
     """Let jobs in again on nodes that were restarted, when Slurm has heard of each after that. Raises WaitTimeout."""
     absent: list[str] = []
 
-    def look() -> bool:
+    def all_returned() -> bool:
         try:
             now = node_jobs.served_since(runner, vacated.drained)
         except (RunError, Unreachable):
@@ -106,26 +106,31 @@ def let_back(runner: Runner, vacated: Vacated, patience: WaitLimit, tell: Callab
         absent[:] = [name for name in vacated.drained if now.get(name, 0.0) in (0.0, vacated.served_since.get(name))]
         return not absent
 
-    back = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    back = poll_until(
+        all_returned,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
     )
-    let_go(runner, [name for name in vacated.drained if name not in absent], vacated.reason, tell)
+    undrain(runner, [name for name in vacated.drained if name not in absent], vacated.reason, report)
     if not back:
         raise WaitTimeout(f"after {patience.seconds:g} s Slurm has not heard again of {', '.join(absent)}")
 
 
-def let_go(runner: Runner, nodes: Sequence[str], reason: str, tell: Callable[[str], None]) -> None:
+def undrain(runner: Runner, nodes: Sequence[str], reason: str, report: Callable[[str], None]) -> None:
     """Let jobs in again where that reason still stands; says so, or how a person does it."""
     try:
-        undrained = node_jobs.undrain(runner, nodes, reason)
+        undrained = node_jobs.undrain_nodes(runner, nodes, reason)
     except (RunError, Unreachable) as err:
-        tell(
+        report(
             f"the nodes are still drained: {err.message}; on the controller: "
             f"scontrol update nodename={','.join(nodes)} state=undrain"
         )
         return
     if undrained:
-        tell(f"jobs may start again on {', '.join(undrained)}")
+        report(f"jobs may start again on {', '.join(undrained)}")
 
 
 class _Queue:
@@ -135,7 +140,7 @@ class _Queue:
         self._runner, self._nodes = runner, nodes
         self._silent = 0
 
-    def look(self) -> Optional[list[NodeJob]]:
+    def query_jobs(self) -> Optional[list[NodeJob]]:
         """None where Slurm does not say. Raises Unreachable when it has not said PATIENCE times in a row."""
         try:
             jobs = node_jobs.jobs_on(self._runner, self._nodes)
@@ -151,43 +156,51 @@ class _Queue:
         return jobs
 
 
-def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None]) -> None:
+def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:
     queue = _Queue(runner, nodes)
-    jobs = look_until(
-        queue.look,
-        lambda found: found is not None,
-        every(patience.interval),
+    jobs = poll_until(
+        queue.query_jobs,
+        lambda queued: queued is not None,
+        fixed_pause(patience.interval),
         seconds=patience.seconds,
         clock=patience.clock,
         sleep=patience.sleep,
     )
     for job in jobs or []:
         if not job.requeues:
-            tell(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
+            report(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
             continue
         refusal = node_jobs.requeue(runner, job)
-        tell(f"job {job.id} of {job.user}: {f'waiting for its end: {refusal}' if refusal else 'queued again'}")
+        outcome = "queued again"
+        if refusal:
+            outcome = f"waiting for its end: {refusal}"
+        report(f"job {job.id} of {job.user}: {outcome}")
 
 
-def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None]) -> None:
+def _wait_until_idle(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:
     queue = _Queue(runner, nodes)
     shown = ""
     running: list[NodeJob] = []
 
-    def look() -> bool:
+    def is_empty() -> bool:
         nonlocal shown
-        jobs = queue.look()
+        jobs = queue.query_jobs()
         if jobs is None:
             return False
         running[:] = jobs
         line = ", ".join(f"{job.id} ({job.user}, {job.state})" for job in jobs)
         if line != shown and line:
-            tell(f"waiting for {line}")
+            report(f"waiting for {line}")
         shown = line
         return not jobs
 
-    empty = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    empty = poll_until(
+        is_empty,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
     )
     if empty:
         return
@@ -199,7 +212,7 @@ def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Calla
 
 
 def _wait_for_captures(
-    nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None], count_unsaved: CountUnsaved
+    nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None], count_unsaved: CountUnsaved
 ) -> None:
     """Return when storage has what ended jobs left on these nodes. A node that does not answer is not waited for: what
     its memory held can be saved by nobody. Raises WaitTimeout."""
@@ -207,23 +220,28 @@ def _wait_for_captures(
     holding: dict[str, int] = {}
     silent: set[str] = set()
 
-    def look() -> bool:
+    def is_saved() -> bool:
         nonlocal shown
         holding.clear()
         for name, captures in count_unsaved(nodes).items():
             if captures is None and name not in silent:
-                tell(f"{name} cannot be asked whether its memory holds captures that storage does not have")
+                report(f"{name} cannot be asked whether its memory holds captures that storage does not have")
                 silent.add(name)
             if captures:
                 holding[name] = captures
         line = ", ".join(f"{name} ({captures})" for name, captures in holding.items())
         if line and line != shown:
-            tell(f"waiting until storage has the captures that ended jobs left in the memory of {line}")
+            report(f"waiting until storage has the captures that ended jobs left in the memory of {line}")
         shown = line
         return not holding
 
-    saved = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    saved = poll_until(
+        is_saved,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
     )
     if saved:
         return

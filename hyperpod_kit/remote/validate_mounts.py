@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fan_out import not_running
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.sent_report import NoReport, SentReport, last_words, read_report
+from hyperpod_kit.remote.report_parser import NoReport, SentReport, last_line, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 from hyperpod_kit.untrusted.text import clean
@@ -36,31 +36,31 @@ def validate_mounts(
     progress: Progress = lambda count: None,
     clock: Callable[[], float] = time.time,
 ) -> list[NodeReport]:
-    """One report a target, in the order of the targets.
+    """Query the targets and judge one report each, in their order.
 
     `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
     `max_age`: seconds after which a report that a node sent by itself is too old. Raises what the transport raises.
     """
     silent = {target.instance_id: not_running(target) for target in targets}
-    asked = [target for target in targets if silent[target.instance_id] is None]
-    progress(len(targets) - len(asked))
-    responses = dict(zip((target.instance_id for target in asked), transport.query(asked, progress)))
+    running = [target for target in targets if silent[target.instance_id] is None]
+    progress(len(targets) - len(running))
+    responses = dict(zip((target.instance_id for target in running), transport.query(running, progress)))
     reports = []
     for target in targets:
-        why = silent[target.instance_id]
-        if why is not None:
-            reports.append(NodeReport(target, error=why.error, hint=why.hint))
+        skipped = silent[target.instance_id]
+        if skipped is not None:
+            reports.append(NodeReport(target, error=skipped.error, hint=skipped.hint))
         else:
-            wanted = expected.get(target.group, ())
+            group_mounts = expected.get(target.group, ())
             response = responses[target.instance_id]
-            reports.append(replace(judge(target, response, wanted, max_age, clock()), via=response.via))
+            reports.append(replace(judge_report(target, response, group_mounts, max_age, clock()), via=response.via))
     return reports
 
 
-def judge(
+def judge_report(
     target: NodeTarget, response: NodeResponse, expected: Sequence[Mount], max_age: float, now: float
 ) -> NodeReport:
-    """What to think of one node. Pure; `now` in Unix seconds."""
+    """Judge the report of one node. Pure; `now` in Unix seconds."""
     if response.error:
         return NodeReport(target, error=clean(response.error), hint=response.hint)
     if response.returncode not in (0, 1, None):
@@ -68,35 +68,46 @@ def judge(
     try:
         sent = read_report(response.text)
     except NoReport as err:
-        words = f"its answer is not a report: {last_words(response.stderr)}" if not response.text.strip() else str(err)
-        return NodeReport(target, error=words, hint=LOG)
+        if not response.text.strip():
+            message = f"its answer is not a report: {last_line(response.stderr)}"
+        else:
+            message = str(err)
+        return NodeReport(target, error=message, hint=LOG)
     # Of a report that was sent the older time counts: what is delivered late is old, whenever it came.
-    said_at = now if response.at is None else min(response.at, sent.checked_at or response.at)
-    wrong = _disbelief(target, response, sent, now, now - said_at, max_age)
+    if response.at is None:
+        said_at = now
+    else:
+        said_at = min(response.at, sent.checked_at or response.at)
+    wrong = _rejection_reason(target, response, sent, now, now - said_at, max_age)
     if wrong is not None:
         return NodeReport(target, error=wrong, bundle_id=sent.bundle_id, said_at=said_at)
+    warnings = sent.warnings
+    if response.doubt:
+        warnings = (*warnings, response.doubt)
     return NodeReport(
         target,
-        tuple(_compared(sent.mounts, expected, now)),
+        tuple(_compare_mounts(sent.mounts, expected, now)),
         bundle_id=sent.bundle_id,
         said_at=said_at,
-        warnings=(*sent.warnings, *([response.doubt] if response.doubt else [])),
+        warnings=warnings,
         slurm=sent.slurm,
     )
 
 
-def _disbelief(
+def _rejection_reason(
     target: NodeTarget, response: NodeResponse, sent: SentReport, now: float, age: float, max_age: float
 ) -> Optional[str]:
-    """Why the report is not taken for the node's present state; None when it is."""
+    """Return why the report is not taken for the node's present state; None when it is."""
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
     names = ((sent.instance_id, target.instance_id), (sent.node, slurm_name(target.address)))
-    if not any(said and said == known for said, known in names):
+    if not any(reported and reported == expected for reported, expected in names):
         return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
     off = sent.checked_at - now
     if response.at is None and sent.checked_at and abs(off) > CLOCK:
-        way = "ahead of" if off > 0 else "behind"
-        return f"it was asked now and its report is {in_words(abs(off))} {way} this machine's clock"
+        way = "behind"
+        if off > 0:
+            way = "ahead of"
+        return f"it was asked now and its report is {format_duration(abs(off))} {way} this machine's clock"
     if age > max_age:
         return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
     if response.returncode == 1 and all(mount.healthy for mount in sent.mounts):
@@ -104,32 +115,32 @@ def _disbelief(
     return None
 
 
-def _compared(said: Sequence[MountStatus], expected: Sequence[Mount], now: float) -> Iterator[MountStatus]:
+def _compare_mounts(statuses: Sequence[MountStatus], expected: Sequence[Mount], now: float) -> Iterator[MountStatus]:
     """The mounts that were reported, held against the configuration, and those that were not reported."""
-    wanted = {mount.name: mount for mount in expected}
-    for status in said:
-        mount = wanted.get(status.name)
+    mounts_by_name = {mount.name: mount for mount in expected}
+    for status in statuses:
+        mount = mounts_by_name.get(status.name)
         if mount is None:
             yield status
         elif (status.kind, status.path) != (mount.kind, mount.path):
             detail = f"the configuration says {mount.kind} there, the node has {status.kind} at {status.path}"
-            yield _absent(mount, detail, now)
+            yield _absent_mount(mount, detail, now)
         else:
             yield replace(status, required=mount.required)
-    reported = {status.name for status in said}
+    reported = {status.name for status in statuses}
     for mount in expected:
         if mount.name not in reported:
-            yield _absent(mount, "the configuration asks for it, the node's bundle does not know it", now)
+            yield _absent_mount(mount, "the configuration asks for it, the node's bundle does not know it", now)
 
 
-def _absent(mount: Mount, detail: str, now: float) -> MountStatus:
+def _absent_mount(mount: Mount, detail: str, now: float) -> MountStatus:
     return MountStatus(
         mount.name, mount.kind, mount.path, MountState.ABSENT, required=mount.required, checked_at=now, detail=detail
     )
 
 
-def in_words(seconds: float) -> str:
-    """`20 min`, `3 h`, `56 years`."""
+def format_duration(seconds: float) -> str:
+    """Format a duration like `20 min`, `3 h`, `56 years`."""
     for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -139,4 +150,7 @@ def in_words(seconds: float) -> str:
 def _not_checked(returncode: Optional[int], stderr: str) -> str:
     if returncode in (126, 127):
         return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
-    return f"the check on the node exited {returncode}: {last_words(stderr) if stderr.strip() else 'no message'}"
+    message = "no message"
+    if stderr.strip():
+        message = last_line(stderr)
+    return f"the check on the node exited {returncode}: {message}"

@@ -33,21 +33,26 @@ class AwsFiles(NamedTuple):
 def profile(environ: Mapping[str, str]) -> AwsFiles:
     """The profile that AWS_PROFILE names, or `default`. A file that cannot be read says nothing."""
     name = environ.get("AWS_PROFILE") or "default"
-    config = _section(environ.get("AWS_CONFIG_FILE"), "config", "default" if name == "default" else f"profile {name}")
+    section = f"profile {name}"
+    if name == "default":
+        section = "default"
+    config = _section(environ.get("AWS_CONFIG_FILE"), "config", section)
     secret = {**config, **_section(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
-    found = None
+    credentials = None
     if secret.get("aws_access_key_id") and secret.get("aws_secret_access_key"):
-        found = Credentials(
+        credentials = Credentials(
             secret["aws_access_key_id"], secret["aws_secret_access_key"], secret.get("aws_session_token", "")
         )
-    return AwsFiles(found, config.get("region", ""), config.get("endpoint_url", ""))
+    return AwsFiles(credentials, config.get("region", ""), config.get("endpoint_url", ""))
 
 
 def _section(path: Optional[str], name: str, section: str) -> Dict[str, str]:
     parser = configparser.RawConfigParser()
     try:
         parser.read(path or os.path.join(os.path.expanduser("~"), ".aws", name))
-        return dict(parser.items(section)) if parser.has_section(section) else {}
+        if parser.has_section(section):
+            return dict(parser.items(section))
+        return {}
     except (configparser.Error, ValueError, OSError):
         return {}
 
@@ -70,27 +75,30 @@ class CredentialChain:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
         self._lock = threading.Lock()
-        self._found: Optional[Credentials] = None
+        self._credentials: Optional[Credentials] = None
         self._until = 0.0
 
     def get(self) -> Credentials:
         """Raises PermissionError, which says where was looked."""
         with self._lock:
-            if self._found is None or time.time() >= self._until:
-                self._found, why = self._look()
-                if self._found is None:
-                    raise PermissionError(why)
-                self._until = self._found.expires - EARLY if self._found.expires else time.time() + AGAIN
-            return self._found
+            if self._credentials is None or time.time() >= self._until:
+                self._credentials, reason = self._load()
+                if self._credentials is None:
+                    raise PermissionError(reason)
+                if self._credentials.expires:
+                    self._until = self._credentials.expires - EARLY
+                else:
+                    self._until = time.time() + AGAIN
+            return self._credentials
 
     def forget(self) -> None:
         """The service does not take them any more."""
         with self._lock:
-            self._found = None
+            self._credentials = None
 
-    def _look(self) -> Tuple[Optional[Credentials], str]:
-        found = role.of_environment(self._environ) or profile(self._environ).credentials
-        if found:
-            return found, ""
-        found, why = role.of_node(self._environ)
-        return found, f"no AWS credentials in the environment or in ~/.aws, and {why}"
+    def _load(self) -> Tuple[Optional[Credentials], str]:
+        credentials = role.environment_credentials(self._environ) or profile(self._environ).credentials
+        if credentials:
+            return credentials, ""
+        credentials, reason = role.node_role_credentials(self._environ)
+        return credentials, f"no AWS credentials in the environment or in ~/.aws, and {reason}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 SILENCE = 5.0
 """Seconds without a byte."""
@@ -17,7 +17,7 @@ LARGEST = 1 << 20
 """Bytes: a secret has 64 KiB at most."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """`status`: 0 when nobody answered, and then `body` says why."""
 
     status: int
@@ -34,16 +34,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def exchange(
     method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *, proxies: bool = True
-) -> Answer:
+) -> HttpResponse:
     """Ask once; never raises. `proxies`: whether the environment's may be used (never for the metadata service)."""
-    handlers = [_NoRedirect()] + ([] if proxies else [urllib.request.ProxyHandler({})])
+    handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
+    if not proxies:
+        handlers.append(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, body, dict(headers), method=method)
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=SILENCE) as answer:
-            return Answer(answer.status, answer.read(LARGEST))
+        with urllib.request.build_opener(*handlers).open(request, timeout=SILENCE) as response:
+            return HttpResponse(response.status, response.read(LARGEST))
     except urllib.error.HTTPError as err:
         with err:
-            return Answer(err.code, err.read(LARGEST))
+            return HttpResponse(err.code, err.read(LARGEST))
     except (OSError, http.client.HTTPException) as err:
         reason = getattr(err, "reason", err)
-        return Answer(0, str(reason or type(err).__name__).encode())
+        return HttpResponse(0, str(reason or type(err).__name__).encode())

@@ -28,7 +28,7 @@ class Credentials(NamedTuple):
         return "Credentials(…)"
 
 
-def signed(
+def sign(
     credentials: Credentials,
     service: str,
     region: str,

@@ -22,11 +22,13 @@ INSTANCE_ID = "/latest/meta-data/instance-id"
 
 def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials, from the environment where somebody set them, or None; why there are none)."""
-    found = of_environment(environ)
-    return (found, "") if found else of_node(environ)
+    configured = environment_credentials(environ)
+    if configured:
+        return (configured, "")
+    return node_role_credentials(environ)
 
 
-def of_environment(environ: Mapping[str, str]) -> Optional[Credentials]:
+def environment_credentials(environ: Mapping[str, str]) -> Optional[Credentials]:
     """Those that somebody set."""
     if not environ.get("AWS_ACCESS_KEY_ID") or not environ.get("AWS_SECRET_ACCESS_KEY"):
         return None
@@ -35,38 +37,47 @@ def of_environment(environ: Mapping[str, str]) -> Optional[Credentials]:
     )
 
 
-def of_node(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
+def node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials of the node's role, or None; why there are none)."""
-    base, headers, why = _token(environ)
-    if why:
-        return None, why
+    base, headers, reason = _token(environ)
+    if reason:
+        return None, reason
     role = exchange("GET", base + ROLES, headers, proxies=False)
     name = role.body.decode("ascii", "replace").split("\n")[0].strip()
     if role.status != 200 or not name:
-        return None, f"the metadata service at {base} knows no role of this node: {_why(role.status, role.body)}"
-    answer = exchange("GET", base + ROLES + name, headers, proxies=False)
+        return (
+            None,
+            f"the metadata service at {base} knows no role of this node: {_failure_text(role.status, role.body)}",
+        )
+    response = exchange("GET", base + ROLES + name, headers, proxies=False)
     try:
-        said = json.loads(answer.body)
-        found = Credentials(said["AccessKeyId"], said["SecretAccessKey"], said["Token"], _moment(said))
-        return found, ""
+        document = json.loads(response.body)
+        node_credentials = Credentials(
+            document["AccessKeyId"], document["SecretAccessKey"], document["Token"], _expiry(document)
+        )
+        return node_credentials, ""
     except (ValueError, KeyError, TypeError):
-        return None, f"the metadata service at {base} has no credentials of role {name}: status {answer.status}"
+        return None, f"the metadata service at {base} has no credentials of role {name}: status {response.status}"
 
 
 def region(environ: Mapping[str, str]) -> str:
     """The region that this node is in, "" where nobody says."""
-    return _entry(environ, REGION)
+    return _metadata_entry(environ, REGION)
 
 
 def instance_id(environ: Mapping[str, str]) -> str:
     """This machine's id, "" where nobody says."""
-    return _entry(environ, INSTANCE_ID)
+    return _metadata_entry(environ, INSTANCE_ID)
 
 
-def _entry(environ: Mapping[str, str], path: str) -> str:
-    base, headers, why = _token(environ)
-    answer = exchange("GET", base + path, headers, proxies=False) if not why else None
-    return answer.body.decode("ascii", "replace").strip() if answer and answer.status == 200 else ""
+def _metadata_entry(environ: Mapping[str, str], path: str) -> str:
+    base, headers, reason = _token(environ)
+    response = None
+    if not reason:
+        response = exchange("GET", base + path, headers, proxies=False)
+    if response and response.status == 200:
+        return response.body.decode("ascii", "replace").strip()
+    return ""
 
 
 def _token(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
@@ -78,17 +89,19 @@ def _token(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
         "PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"", proxies=False
     )
     if token.status != 200:
-        return base, {}, f"the metadata service at {base} gives no token: {_why(token.status, token.body)}"
+        return base, {}, f"the metadata service at {base} gives no token: {_failure_text(token.status, token.body)}"
     return base, {"X-aws-ec2-metadata-token": token.body.decode("ascii", "replace").strip()}, ""
 
 
-def _moment(said: Mapping[str, str]) -> float:
+def _expiry(document: Mapping[str, str]) -> float:
     """When they expire; 0 when that is not said as AWS does."""
     try:
-        return float(calendar.timegm(time.strptime(said["Expiration"], "%Y-%m-%dT%H:%M:%SZ")))
+        return float(calendar.timegm(time.strptime(document["Expiration"], "%Y-%m-%dT%H:%M:%SZ")))
     except (KeyError, TypeError, ValueError):
         return 0.0
 
 
-def _why(status: int, body: bytes) -> str:
-    return f"status {status}" if status else body.decode(errors="replace")
+def _failure_text(status: int, body: bytes) -> str:
+    if status:
+        return f"status {status}"
+    return body.decode(errors="replace")

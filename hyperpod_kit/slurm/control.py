@@ -62,9 +62,9 @@ class NodeStart(NamedTuple):
 class NodeRecord:
     """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`.
 
-    `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known. `heard`: its slurmd
-    has registered since slurmctld was started; before, no step is started there (_pick_step_nodes of its sources).
-    `served_since`: when its slurmd was started, 0 when that is not known.
+    `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known. `is_registered`: its
+    slurmd has registered since slurmctld was started; before, no step is started there (_pick_step_nodes of its
+    sources). `served_since`: when its slurmd was started, 0 when that is not known.
     """
 
     name: str
@@ -73,7 +73,7 @@ class NodeRecord:
     state: str
     reason: str = ""
     booted: float = 0.0
-    heard: bool = True
+    is_registered: bool = True
     served_since: float = 0.0
 
     @property
@@ -89,7 +89,7 @@ class NodeRecord:
     @property
     def awaited(self) -> bool:
         """Whether it may well be there, and a slurmctld that was started just now has not heard of it yet."""
-        return not self.heard and (self.usable or self.state.startswith("UNKNOWN"))
+        return not self.is_registered and (self.usable or self.state.startswith("UNKNOWN"))
 
     @property
     def held_for_mount(self) -> bool:
@@ -111,11 +111,13 @@ def node_fields(line: str) -> Dict[str, str]:
     if not line.startswith("NodeName="):
         return {}
     end = _FREE.search(line)
-    found: Dict[str, str] = {}
+    fields: Dict[str, str] = {}
     for match in _PAIR.finditer(line[: end.start()] if end else line):
-        found.setdefault(match.group(1), match.group(2))
+        fields.setdefault(match.group(1), match.group(2))
     _, given, reason = line.partition(" Reason=")
-    return {**found, "Reason": reason.strip()} if given else found
+    if given:
+        return {**fields, "Reason": reason.strip()}
+    return fields
 
 
 def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
@@ -123,31 +125,31 @@ def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
     names = [name for name in names if _NODE.fullmatch(name)]
     if not names:
         return {}
-    found = all_nodes(runner, compress(names))
-    return {name: found[name] for name in found if name in names}
+    records_by_name = all_nodes(runner, compress(names))
+    return {name: records_by_name[name] for name in records_by_name if name in names}
 
 
 def all_nodes(runner: Runner, hosts: str = "") -> Dict[str, NodeRecord]:
     """Records of all nodes, or of those of a host list. Raises RunError, also when there are none."""
     done = _show_node(runner, hosts)
-    found: Dict[str, NodeRecord] = {}
+    records_by_name: Dict[str, NodeRecord] = {}
     twice: List[str] = []
     for line in done.stdout.splitlines():
         record = _node_record(line)
-        if record and record.name in found:
+        if record and record.name in records_by_name:
             twice.append(record.name)
         elif record:
-            found[record.name] = record
+            records_by_name[record.name] = record
     for name in dict.fromkeys(twice):
         # A line feed in somebody's comment on a node: what stands first when it is asked for alone is its own.
         alone = _node_record((_show_node(runner, name).stdout.splitlines() or [""])[0])
         if alone and alone.name == name:
-            found[name] = alone
+            records_by_name[name] = alone
         else:
-            del found[name]
-    if not found:
+            del records_by_name[name]
+    if not records_by_name:
         raise RunError(done.argv, done.returncode, done.stdout, done.stderr)
-    return found
+    return records_by_name
 
 
 def _show_node(runner: Runner, hosts: str) -> Completed:
@@ -157,29 +159,32 @@ def _show_node(runner: Runner, hosts: str) -> Completed:
 def _node_record(line: str) -> Optional[NodeRecord]:
     record = node_fields(line)
     name, port = record.get("NodeName", ""), record.get("Port", "")
-    number = int(port) if re.fullmatch("[0-9]{1,5}", port) else SLURMD_PORT
-    return (
-        NodeRecord(
+    if re.fullmatch("[0-9]{1,5}", port):
+        number = int(port)
+    else:
+        number = SLURMD_PORT
+    if name:
+        return NodeRecord(
             name,
             record.get("NodeAddr") or name,
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _latest(moment(record.get("BootTime", ""))),
+            _latest(parse_time(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
-            moment(record.get("SlurmdStartTime", "")),
+            parse_time(record.get("SlurmdStartTime", "")),
         )
-        if name
-        else None
-    )
+    return None
 
 
 def _latest(booted: float) -> float:
     """slurmd takes the machine's uptime from the time, both in whole seconds: a second too early at most."""
-    return booted + 1.0 if booted else 0.0
+    if booted:
+        return booted + 1.0
+    return 0.0
 
 
-def moment(text: str) -> float:
+def parse_time(text: str) -> float:
     """Unix seconds of a time as Slurm prints it, 0 for what is none."""
     if text.isascii() and text.isdigit():
         return float(text)
@@ -189,30 +194,32 @@ def moment(text: str) -> float:
         return 0.0
 
 
-def parts(runner: Runner, job: JobId, fields: Tuple[Tuple[str, str], ...] = records.FIELDS) -> List[Dict[str, str]]:
+def job_records(
+    runner: Runner, job: JobId, fields: Tuple[Tuple[str, str], ...] = records.FIELDS
+) -> List[Dict[str, str]]:
     """The job's own records and no other's: one, or one a component of a heterogeneous job, the leader's first.
 
     Raises RunError when Slurm does not answer or does not know the job, JobError when it answers with other jobs.
     """
-    found = records.read(runner, job.name, fields=fields)
-    own = [record for record in found if job.has(record)]
-    if not own or (len(own) > 1 and not job.components):
-        shown = ", ".join(str(JobId.of(record)) for record in found[:8]) or "no job"
+    records_read = records.read(runner, job.name, fields=fields)
+    job_entries = [record for record in records_read if job.has(record)]
+    if not job_entries or (len(job_entries) > 1 and not job.components):
+        shown = ", ".join(str(JobId.of(record)) for record in records_read[:8]) or "no job"
         raise JobError(
             f"Slurm answers with {shown} when it is asked for job {job} (number {job.raw or 'unknown'})",
             hint=f"scontrol show job {job}",
         )
-    return sorted(own, key=lambda record: int(record.get("HetJobOffset") or 0))
+    return sorted(job_entries, key=lambda record: int(record.get("HetJobOffset") or 0))
 
 
 def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
     """The one record of this job, of its leader when it is heterogeneous. Raises RunError, JobError."""
-    return parts(runner, job_id)[0]
+    return job_records(runner, job_id)[0]
 
 
 def times(runner: Runner, job_id: JobId) -> Dict[str, str]:
-    """The same with records.TIME_FIELDS: its times are for `moment`. Raises RunError, JobError."""
-    return parts(runner, job_id, records.TIME_FIELDS)[0]
+    """The same with records.TIME_FIELDS: its times are for `parse_time`. Raises RunError, JobError."""
+    return job_records(runner, job_id, records.TIME_FIELDS)[0]
 
 
 def queued_at(runner: Runner, job_id: JobId) -> float:
@@ -220,12 +227,12 @@ def queued_at(runner: Runner, job_id: JobId) -> float:
     RunError."""
     argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.name, "-o", "%V"]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**records.UNSET, **records.UNIX_TIMES})
-    return max((moment(line.strip()) for line in done.stdout.splitlines()), default=0.0)
+    return max((parse_time(line.strip()) for line in done.stdout.splitlines()), default=0.0)
 
 
-def forgotten(err: RunError) -> bool:
+def is_unknown_job(err: RunError) -> bool:
     """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
-    return isinstance(err, records.Unknown)
+    return isinstance(err, records.UnknownJob)
 
 
 def requeue(runner: Runner, job_id: JobId) -> None:
@@ -265,10 +272,10 @@ def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
 
 def kill_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     """SIGKILL those steps and return their ids. Raises RunError."""
-    left = running_steps(runner, job_id, prefix)
-    if left:
-        runner.run(["scancel", "--signal=KILL", *left], timeout=DEADLINE, check=False)
-    return left
+    steps = running_steps(runner, job_id, prefix)
+    if steps:
+        runner.run(["scancel", "--signal=KILL", *steps], timeout=DEADLINE, check=False)
+    return steps
 
 
 def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
@@ -283,11 +290,15 @@ def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
 def listed_option(help_text: str, option: str) -> str:
     """What the output of `--help` says of the option, "" where it lists none."""
     # Slurm breaks the words of a plugin's option over several lines; the next option begins one with a dash.
-    found = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", help_text)
-    return " ".join(found.group(0).split()) if found else ""
+    match = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", help_text)
+    if match:
+        return " ".join(match.group(0).split())
+    return ""
 
 
 def has_option(runner: Runner, program: str, option: str) -> Optional[bool]:
     """Whether `program --help` lists the option; None when the program cannot be run."""
-    found = option_help(runner, program, option)
-    return None if found is None else bool(found)
+    help_text = option_help(runner, program, option)
+    if help_text is None:
+        return None
+    return bool(help_text)

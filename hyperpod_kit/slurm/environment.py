@@ -91,8 +91,12 @@ def auto_resume(env: Mapping[str, str], comment: str = "") -> Optional[int]:
         if text.isdigit():
             return int(text)
     match = re.search(re.escape(COMMENT_MARK) + r"(\d+)", comment)
-    return int(match.group(1)) if match else None
+    if match:
+        return int(match.group(1))
+    return None
 
 
 def _number(text: Optional[str]) -> int:
-    return int(text) if text and text.isdigit() else 0
+    if text and text.isdigit():
+        return int(text)
+    return 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.files import at_once
+from hyperpod_kit.untrusted.files import open_nonblocking
 
 RECORD = "/run/hyperpod-kit/slurm.json"
 """The guard's last record: as volatile as what it is about."""
@@ -43,9 +43,11 @@ class SlurmFinding:
     fault: bool = True
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """One line for a person."""
-        return f"{self.detail}; {self.remedy}" if self.remedy else self.detail
+        if self.remedy:
+            return f"{self.detail}; {self.remedy}"
+        return self.detail
 
     def to_dict(self) -> Dict[str, Any]:
         return {"code": self.code, "detail": self.detail, "remedy": self.remedy, "fault": self.fault}
@@ -79,19 +81,21 @@ class GuardRecord:
 def read_record(path: str = RECORD) -> Optional[GuardRecord]:
     """The last record; None where there is none that can be understood."""
     try:
-        with open(path, "rb", opener=at_once) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             raw = parse.json_object(stream.read(LARGEST))
         if raw["format"] != FORMAT:
             return None
         checked_at = float(raw["checked_at"])
         if not math.isfinite(checked_at):  # of no age, it would stand for ever
             return None
-        return GuardRecord(checked_at, tuple(SlurmFinding.of(one) for one in raw["findings"]), dict(raw["notes"]))
+        return GuardRecord(
+            checked_at, tuple(SlurmFinding.of(raw_finding) for raw_finding in raw["findings"]), dict(raw["notes"])
+        )
     except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
+def current_findings(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
     """What holds now by this record. Pure. Without one, or with an old one, nothing is known: that is told, and it is
     neither health nor a fault."""
     if record is None:

@@ -28,23 +28,25 @@ class SlurmHead:
     up: bool
 
 
-def listed(said: str) -> Tuple[SlurmHead, ...]:
+def parse_ping(output: str) -> Tuple[SlurmHead, ...]:
     """What `scontrol ping` has printed; lines that it does not print are no controllers."""
-    return tuple(SlurmHead(host.split(".")[0], word == "UP") for host, word in _LINE.findall(said))
+    return tuple(SlurmHead(host.split(".")[0], word == "UP") for host, word in _LINE.findall(output))
 
 
-def acting(heads: Sequence[SlurmHead], here: str) -> str:
-    """Name of the controller that acts in place of `here`; "" where `here` does, or nothing says who else would."""
-    if len(heads) < 2 or here not in [head.host for head in heads]:
+def acting_instead_of(heads: Sequence[SlurmHead], local: str) -> str:
+    """Name of the controller that acts in place of `local`; "" where `local` does, or nothing says who else would."""
+    if len(heads) < 2 or local not in [head.host for head in heads]:
         return ""
-    first = next((head.host for head in heads if head.up), here)
-    return "" if first == here else first
+    first = next((head.host for head in heads if head.up), local)
+    if first == local:
+        return ""
+    return first
 
 
 def acting_elsewhere(runner: Runner, scontrol: str = "scontrol") -> str:
     """The same of this machine, as Slurm says now."""
     try:
-        said = runner.run([scontrol, "ping"], timeout=PING_WITHIN, check=False).stdout
+        output = runner.run([scontrol, "ping"], timeout=PING_WITHIN, check=False).stdout
     except RunError:
         return ""
-    return acting(listed(said), socket.gethostname().split(".")[0])
+    return acting_instead_of(parse_ping(output), socket.gethostname().split(".")[0])

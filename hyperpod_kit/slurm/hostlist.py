@@ -49,14 +49,14 @@ def compress(names: Iterable[str]) -> str:
 def _split(text: str) -> List[str]:
     """Cut at the commas that are outside of brackets."""
     items, depth, start = [], 0, 0
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         if char == "[":
             depth += 1
         elif char == "]":
             depth -= 1
         elif char == "," and depth == 0:
-            items.append(text[start:place])
-            start = place + 1
+            items.append(text[start:index])
+            start = index + 1
         if depth not in (0, 1):
             raise ValueError(f"brackets do not match in host list {shortened(text, 80)!r}")
     if depth:
@@ -70,7 +70,10 @@ def _expand_item(item: str, most: int) -> List[str]:
     while rest:
         head, bracket, rest = rest.partition("[")
         inside, _, rest = rest.partition("]")
-        numbers = _numbers(inside, item, most) if bracket else [""]
+        if bracket:
+            numbers = _numbers(inside, item, most)
+        else:
+            numbers = [""]
         if len(names[-1]) + len(head) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters in host list {shortened(item, 80)!r}")
         if len(names) * len(numbers) > most:
@@ -113,7 +116,9 @@ def _bracket(prefix: str, digits: List[str]) -> str:
         for first, last in _runs(sorted(values)):
             text = str(first).zfill(width)
             parts.append(text if first == last else f"{text}-{str(last).zfill(width)}")
-    return prefix + parts[0] if len(digits) == 1 else f"{prefix}[{','.join(parts)}]"
+    if len(digits) == 1:
+        return prefix + parts[0]
+    return f"{prefix}[{','.join(parts)}]"
 
 
 def _runs(values: List[int]) -> List[Tuple[int, int]]:

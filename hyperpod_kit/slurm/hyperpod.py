@@ -8,16 +8,16 @@ from __future__ import annotations
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 
-MARK = "/opt/sagemaker_cluster"
+NODE_DIRECTORY = "/opt/sagemaker_cluster"
 """A directory that HyperPod's nodes have; AWS's own examples ask for it before `srun --auto-resume=1`."""
 
 OPTION = "--auto-resume"
 
-OURS = "hyperpod-kit"
+KIT_OPTION_TEXT = "hyperpod-kit"
 """In the help of our own plugin's option of the same name."""
 
 
 def retries_steps(runner: Runner) -> bool:
     """Whether srun has HyperPod's option, and not ours: then it replaces a node and starts the step again."""
-    found = control.option_help(runner, "srun", OPTION)
-    return found is not None and found != "" and OURS not in found
+    help_text = control.option_help(runner, "srun", OPTION)
+    return help_text is not None and help_text != "" and KIT_OPTION_TEXT not in help_text

@@ -31,7 +31,9 @@ class JobId:
     @property
     def name(self) -> str:
         """What every command of Slurm takes for this job alone, and what people are told."""
-        return f"{self.array}_{self.task}" if self.task else self.raw
+        if self.task:
+            return f"{self.array}_{self.task}"
+        return self.raw
 
     @property
     def steps_of(self) -> Tuple[str, ...]:
@@ -61,13 +63,17 @@ class JobId:
         if len(parts) > 1 and parts[0] == raw and all(parts):
             return cls(raw, components=parts)
         array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
-        return cls(raw, array, task) if array.isdigit() and task.isdigit() else cls(raw)
+        if array.isdigit() and task.isdigit():
+            return cls(raw, array, task)
+        return cls(raw)
 
     @classmethod
     def parse(cls, text: str) -> JobId:
         """From what a person types, or what was written down: `11` or `11_2`."""
         match = _TASK.fullmatch(text)
-        return cls("", match.group(1), match.group(2)) if match else cls(text)
+        if match:
+            return cls("", match.group(1), match.group(2))
+        return cls(text)
 
     @classmethod
     def of(cls, record: Mapping[str, str]) -> JobId:
@@ -81,4 +87,6 @@ class JobId:
 def het_size(env: Mapping[str, str]) -> int:
     """How many components the job of this environment has, 0 for one that is not heterogeneous."""
     text = env.get("SLURM_HET_SIZE", "")
-    return int(text) if text.isdigit() else 0
+    if text.isdigit():
+        return int(text)
+    return 0

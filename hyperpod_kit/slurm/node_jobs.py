@@ -55,11 +55,16 @@ class NodeJob:
         """JSON form."""
         return {**asdict(self), "nodes": list(self.nodes)}
 
-    def to_words(self) -> str:
+    def to_line(self) -> str:
         """One line for a person."""
-        fate = "goes on by itself (auto-resume)" if self.auto_resume else "is requeued" if self.requeues else "ends"
-        place = clean(compress(self.nodes), 200)
-        return f"job {self.id} of {self.user}, {self.name}: {self.state} since {self.since} on {place}; it {fate}"
+        if self.auto_resume:
+            fate = "goes on by itself (auto-resume)"
+        elif self.requeues:
+            fate = "is requeued"
+        else:
+            fate = "ends"
+        hosts = clean(compress(self.nodes), 200)
+        return f"job {self.id} of {self.user}, {self.name}: {self.state} since {self.since} on {hosts}; it {fate}"
 
 
 def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
@@ -67,49 +72,57 @@ def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
 
     All jobs are asked for: squeue ends with an error where it is given a node that Slurm does not know (yet).
     """
-    mark = f"@{os.urandom(16).hex()}@"
-    wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
+    delimiter = f"@{os.urandom(16).hex()}@"
+    squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in FIELDS)
     argv = ["squeue", "--local", "--all", "--noheader", "--states=all"]
-    done = runner.run(argv, timeout=records.DEADLINE, check=False, env={**records.UNSET, "SQUEUE_FORMAT2": wanted})
+    done = runner.run(
+        argv, timeout=records.DEADLINE, check=False, env={**records.UNSET, "SQUEUE_FORMAT2": squeue_format}
+    )
     if done.returncode:
         raise RunError(argv, done.returncode, done.stdout, done.stderr)
-    printed = records.split(done.stdout, mark, FIELDS)
+    printed = records.split_records(done.stdout, delimiter, FIELDS)
     if printed is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
-    asked = set(nodes)
+    requested = set(nodes)
     jobs = [_job(record) for record in printed if record.get("JobState") in HAS_NODES]
-    return sorted((job for job in jobs if asked.intersection(job.nodes)), key=lambda job: _numbers(job.id))
+    return sorted((job for job in jobs if requested.intersection(job.nodes)), key=lambda job: _numbers(job.id))
 
 
-def drained_for(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+def drain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     """Keep new jobs from these nodes; those that were not kept from jobs before. Others' drains stay as they are, and
     nodes that Slurm does not know are left out. Raises RunError.
     """
-    known = _known(runner, nodes)
-    open_nodes = [name for name, record in known.items() if "DRAIN" not in record.state]
+    records_by_name = _node_records(runner, nodes)
+    open_nodes = [name for name, record in records_by_name.items() if "DRAIN" not in record.state]
     if open_nodes:
         argv = ["scontrol", "update", f"nodename={compress(open_nodes)}", "state=drain", f"reason={reason}"]
         runner.run(argv, timeout=records.DEADLINE)
-    ours = [name for name, record in known.items() if _is_reason(record.reason, reason)]
-    return sorted({*open_nodes, *ours})
+    with_reason = [name for name, record in records_by_name.items() if _is_reason(record.reason, reason)]
+    return sorted({*open_nodes, *with_reason})
 
 
-def undrain(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+def undrain_nodes(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
     """Let jobs in again on those of these nodes that still have that reason; which those were. Raises RunError."""
-    known = _known(runner, nodes)
-    ours = [name for name, record in known.items() if _is_reason(record.reason, reason) and "DRAIN" in record.state]
-    if ours:
+    records_by_name = _node_records(runner, nodes)
+    with_reason = [
+        name
+        for name, record in records_by_name.items()
+        if _is_reason(record.reason, reason) and "DRAIN" in record.state
+    ]
+    if with_reason:
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-        runner.run(["scontrol", "update", f"nodename={compress(ours)}", "state=undrain"], timeout=records.DEADLINE)
-    return ours
+        runner.run(
+            ["scontrol", "update", f"nodename={compress(with_reason)}", "state=undrain"], timeout=records.DEADLINE
+        )
+    return with_reason
 
 
 def served_since(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
     """When the slurmd of each of these nodes that serves was started, Unix seconds. Raises RunError."""
-    return {name: record.served_since for name, record in _known(runner, nodes).items() if not record.down}
+    return {name: record.served_since for name, record in _node_records(runner, nodes).items() if not record.down}
 
 
-def _known(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
+def _node_records(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
     """Records of those that Slurm knows: a controller and a login node are none of its nodes. Raises RunError."""
     try:
         return control.nodes(runner, nodes)
@@ -125,7 +138,7 @@ def _is_reason(shown: str, reason: str) -> bool:
 
 def _job(record: Dict[str, str]) -> NodeJob:
     array, task = record.get("ArrayJobId", ""), record.get("ArrayTaskId", "")
-    mark = re.search(rf"{re.escape(COMMENT_MARK)}(\d+)", record.get("Comment", ""))
+    match = re.search(rf"{re.escape(COMMENT_MARK)}(\d+)", record.get("Comment", ""))
     requeues = record.get("Requeue") == "1" and record.get("BatchFlag") == "1"
     return NodeJob(
         f"{array}_{task}" if array and task.isdigit() else record["JobId"],
@@ -134,7 +147,7 @@ def _job(record: Dict[str, str]) -> NodeJob:
         clean(record.get("JobState", "-"), LONGEST_NAME),
         clean(record.get("Since", "-"), LONGEST_NAME),
         tuple(_expanded(record.get("NodeList", ""))),
-        mark is not None and mark.group(1) != "0",
+        match is not None and match.group(1) != "0",
         requeues,
     )
 
@@ -153,4 +166,6 @@ def _numbers(job: str) -> Tuple[int, ...]:
 def requeue(runner: Runner, job: NodeJob) -> Optional[str]:
     """Put a job back into the queue; why Slurm refuses, None when it does not."""
     done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
-    return clean(done.stderr.strip() or done.stdout.strip(), 200) if done.returncode else None
+    if done.returncode:
+        return clean(done.stderr.strip() or done.stdout.strip(), 200)
+    return None

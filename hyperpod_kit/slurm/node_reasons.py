@@ -112,10 +112,14 @@ def judge_state(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
     """What keeps jobs from this node; None when nothing does. `reason`: without its author."""
     if not HOLDS_BY_REASON.search(state):
         return None
-    known = next((one for one in REASONS if re.fullmatch(one.pattern, reason, re.IGNORECASE)), None)
+    node_reason = next(
+        (candidate for candidate in REASONS if re.fullmatch(candidate.pattern, reason, re.IGNORECASE)), None
+    )
     shown = f"{node} is {state} in Slurm ({reason or 'no reason given'})"
-    if known is not None:
-        return SlurmFinding(known.code, f"{shown}: {known.meaning}", known.remedy.format(node=node), known.fault)
+    if node_reason is not None:
+        return SlurmFinding(
+            node_reason.code, f"{shown}: {node_reason.meaning}", node_reason.remedy.format(node=node), node_reason.fault
+        )
     if re.search(r"down|fail|inval", state, re.IGNORECASE):
         return SlurmFinding(
             "node-down",

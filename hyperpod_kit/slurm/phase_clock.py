@@ -87,7 +87,10 @@ class PhaseClock:
         before = reading.step
         if before is None and reading.begins is not None:
             before = reading.begins - 1
-        steps = max(1, step - before) if before is not None else 1
+        if before is not None:
+            steps = max(1, step - before)
+        else:
+            steps = 1
         if reading.step is None:
             reading = reading._replace(first_steps=steps, first=reading.open_step)
         else:
@@ -95,8 +98,8 @@ class PhaseClock:
         completed = reading.seconds[Phase.STEP] + reading.open_step
         self.reading = reading._replace(open_step=0.0, step=step, seconds={**reading.seconds, Phase.STEP: completed})
 
-    def encoded(self) -> bytes:
-        """For `decoded`; the number at both ends shows that the line is whole."""
+    def encode(self) -> bytes:
+        """For `decode_reading`; the number at both ends shows that the line is whole."""
         self._number += 1
         reading = self.reading
         numbers: List[int] = [
@@ -126,11 +129,11 @@ class PhaseClock:
         return reading._replace(seconds={**reading.seconds, reading.phase: seconds})
 
 
-def decoded(text: bytes) -> Optional[ClockReading]:
+def decode_reading(text: bytes) -> Optional[ClockReading]:
     """None for what is no whole reading."""
-    words = text.split(b"\n")[0].split()
+    fields = text.split(b"\n")[0].split()
     try:
-        numbers = [int(word) for word in words]
+        numbers = [int(word) for word in fields]
     except ValueError:
         return None
     if len(numbers) != _FIELDS + 2 or numbers[0] != numbers[-1] or not 0 <= numbers[2] < len(COUNTED):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Optional, Sequence
+from typing import List, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
@@ -47,5 +47,7 @@ def plugin_load(runner: Runner, sbatch: str = "sbatch", become: Sequence[str] = 
 
 def _own_error(stderr: str) -> str:
     """The line that says most about our plugin; of another's plugin nothing is said here."""
-    lines = [line for line in _ERROR.findall(stderr) if "auto_resume" in line]
-    return lines[0].strip() if lines else ""
+    lines: List[str] = [line for line in _ERROR.findall(stderr) if "auto_resume" in line]
+    if lines:
+        return lines[0].strip()
+    return ""

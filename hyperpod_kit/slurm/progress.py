@@ -79,34 +79,37 @@ class ReportedProgress:
         for phase in _SHOWN_FIRST:
             if phase in present:
                 return RankState(step, begins, phase, moved)
-        reports = step is not None or begins is not None
-        return RankState(step, begins, Phase.STEP if reports else Phase.START, moved)
+        if step is None and begins is None:
+            return RankState(step, begins, Phase.START, moved)
+        return RankState(step, begins, Phase.STEP, moved)
 
     def clock(self) -> Optional[ClockReading]:
         """How the first process below this wrapper has spent its time; None when none has said it."""
         for _ in range(_LOOKS):
-            reading = phase_clock.decoded(os.pread(self._fd, phase_clock.WIDTH, _CLOCK))
+            reading = phase_clock.decode_reading(os.pread(self._fd, phase_clock.WIDTH, _CLOCK))
             if reading is not None:
                 return reading
         return None
 
-    def _number(self, place: int) -> Optional[int]:
-        words = self._words(place)
-        return int(words[0]) if words and words[0].isdigit() else None
+    def _number(self, offset: int) -> Optional[int]:
+        fields = self._fields_at(offset)
+        if fields and fields[0].isdigit():
+            return int(fields[0])
+        return None
 
-    def _words(self, place: int) -> List[bytes]:
-        return os.pread(self._fd, _WIDTH, place).split(b"\n")[0].split()
+    def _fields_at(self, offset: int) -> List[bytes]:
+        return os.pread(self._fd, _WIDTH, offset).split(b"\n")[0].split()
 
     def _phases(self) -> List[Tuple[Phase, int]]:
         """Of each process that has told one; a shell's stands behind its step."""
         data = os.pread(self._fd, _WIDTH * _PROCESSES, _PHASES)
-        told = [data[place : place + _WIDTH].split(b"\n")[0].split() for place in range(0, len(data), _WIDTH)]
-        told.append([*self._words(0)[1:2], b"0"])
+        entries = [data[offset : offset + _WIDTH].split(b"\n")[0].split() for offset in range(0, len(data), _WIDTH)]
+        entries.append([*self._fields_at(0)[1:2], b"0"])
         phases = []
-        for words in told:
-            if len(words) == 2 and words[1].isdigit():
+        for entry in entries:
+            if len(entry) == 2 and entry[1].isdigit():
                 with contextlib.suppress(ValueError):
-                    phases.append((Phase(words[0].decode("ascii", "replace")), int(words[1])))
+                    phases.append((Phase(entry[0].decode("ascii", "replace")), int(entry[1])))
         return phases
 
 
@@ -130,7 +133,7 @@ class RankProgress(ReportedProgress):
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[ReportedProgress]:
+def open_progress(path: str) -> Iterator[ReportedProgress]:
     """For another process of the same user, by what HPK_PROGRESS names. Raises OSError; ValueError for what is no such
     memory."""
     if not _PATH.fullmatch(path) or not os.readlink(path).startswith(f"/memfd:{NAME}"):
@@ -142,7 +145,7 @@ def opened(path: str) -> Iterator[ReportedProgress]:
         os.close(descriptor)
 
 
-class Teller:
+class ProgressWriter:
     """The rank's side. Keeps no descriptor; says nothing where there is no wrapper, or it is not in sight. `waited`:
     seconds that this process has waited for samples so far."""
 
@@ -151,9 +154,13 @@ class Teller:
         self._failed = self._moved = 0
         self._phase = Phase.START
         process = env.get("LOCAL_RANK", "")
-        number = int(process) % _PROCESSES if process.isdigit() else 0
-        self._place = _PHASES + _WIDTH * number
-        self._clock = PhaseClock(waited=waited) if self._path and not number else None
+        number = 0
+        if process.isdigit():
+            number = int(process) % _PROCESSES
+        self._offset = _PHASES + _WIDTH * number
+        self._clock: Optional[PhaseClock] = None
+        if self._path and not number:
+            self._clock = PhaseClock(waited=waited)
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Five system calls on memory, no file system."""
@@ -189,20 +196,22 @@ class Teller:
     def moved(self) -> None:
         """The phase gets on: bytes were read or written."""
         self._moved += 1
-        self._write(self._told_phase())
+        self._write(self._phase_line())
 
     def enter(self, phase: Phase) -> None:
         """The rank is in this phase from now on."""
         self._phase = phase
         if self._clock is not None:
             self._clock.enter(phase)
-        self._write(self._told_phase(), *self._time())
+        self._write(self._phase_line(), *self._time())
 
-    def _told_phase(self) -> Tuple[bytes, int]:
-        return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._place
+    def _phase_line(self) -> Tuple[bytes, int]:
+        return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._offset
 
     def _time(self) -> List[Tuple[bytes, int]]:
-        return [(self._clock.encoded(), _CLOCK)] if self._clock is not None else []
+        if self._clock is not None:
+            return [(self._clock.encode(), _CLOCK)]
+        return []
 
     def _write(self, *pieces: Tuple[bytes, int]) -> None:
         if not self._path:
@@ -217,11 +226,11 @@ class Teller:
             os.close(fd)
             return
         try:
-            for data, place in pieces:
-                os.pwrite(fd, data, place)
+            for data, offset in pieces:
+                os.pwrite(fd, data, offset)
         finally:
             os.close(fd)
 
 
-def _number(number: int, place: int) -> Tuple[bytes, int]:
-    return b"%020d\n" % number, place
+def _number(number: int, offset: int) -> Tuple[bytes, int]:
+    return b"%020d\n" % number, offset

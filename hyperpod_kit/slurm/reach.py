@@ -22,7 +22,7 @@ UNASKED = "unasked"
 `unasked`: this side could not ask (no descriptor, no port, no resolver), so nothing is known about the node."""
 
 _REFUSALS = (errno.ECONNREFUSED, errno.ECONNRESET)
-_OURS = (*descriptors.EXHAUSTED, errno.EAGAIN, errno.EADDRNOTAVAIL, errno.ENETDOWN)
+_LOCAL_FAILURES = (*descriptors.EXHAUSTED, errno.EAGAIN, errno.EADDRNOTAVAIL, errno.ENETDOWN)
 
 AT_ONCE = 256
 """Connections on their way at the same time. A thousand nodes that answer take four round trips instead of one."""
@@ -35,16 +35,16 @@ def reach(addresses: Mapping[str, Tuple[str, int]], timeout: float = 2.0) -> Dic
     quarter of this process's descriptors are used. Hosts should be numeric or resolvable from a cache: resolving a name
     may take longer than `timeout`.
     """
-    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft() // 4)))) as asking:
+    with contextlib.closing(_Round(timeout, min(AT_ONCE, max(1, descriptors.soft() // 4)))) as connections:
         waiting = list(reversed(list(addresses.items())))
-        while waiting or asking.busy:
-            while waiting and asking.room:
+        while waiting or connections.busy:
+            while waiting and connections.room:
                 name, address = waiting.pop()
-                if not asking.ask(name, *address):
+                if not connections.connect(name, *address):
                     waiting.append((name, address))
                     break
-            asking.listen()
-        return {name: asking.answers[name] for name in addresses}
+            connections.wait()
+        return {name: connections.outcomes[name] for name in addresses}
 
 
 class _Round:
@@ -56,7 +56,7 @@ class _Round:
         self._selector = selectors.PollSelector()  # epoll would need a descriptor
         self._ends: Dict[str, float] = {}  # in the order in which they were begun
         self._socks: Dict[str, socket.socket] = {}
-        self.answers: Dict[str, str] = {}
+        self.outcomes: Dict[str, str] = {}
 
     @property
     def busy(self) -> bool:
@@ -66,7 +66,7 @@ class _Round:
     def room(self) -> bool:
         return len(self._socks) < self._at_once
 
-    def ask(self, name: str, host: str, port: int) -> bool:
+    def connect(self, name: str, host: str, port: int) -> bool:
         """Begin to connect; False when that must wait until another connection has ended."""
         sock: Optional[socket.socket] = None
         try:
@@ -76,7 +76,10 @@ class _Round:
             code = sock.connect_ex(address)
         except socket.gaierror as err:
             # A name that is gone is the node's matter; a resolver that fails is ours.
-            self.answers[name] = SILENT if err.errno == socket.EAI_NONAME else UNASKED
+            if err.errno == socket.EAI_NONAME:
+                self.outcomes[name] = SILENT
+            else:
+                self.outcomes[name] = UNASKED
             return True
         except OSError as err:
             code = err.errno or errno.EMFILE
@@ -86,25 +89,25 @@ class _Round:
             return True
         if sock is not None:
             sock.close()
-        if code in _OURS and self.busy:
+        if code in _LOCAL_FAILURES and self.busy:
             return False
-        self.answers[name] = _word(code)
+        self.outcomes[name] = _outcome_of(code)
         return True
 
-    def listen(self) -> None:
+    def wait(self) -> None:
         """Take up what has come, waiting for it until the oldest connection's time is over."""
         if not self._socks:
             return
         oldest = next(iter(self._ends.values()))
         for key, _ in self._selector.select(max(0.0, oldest - time.monotonic())):
-            self._end(key.data, _word(self._socks[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+            self._end(key.data, _outcome_of(self._socks[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
         now = time.monotonic()
         over: List[str] = [name for name, end in self._ends.items() if end <= now]
         for name in over:
             self._end(name, SILENT)
 
-    def _end(self, name: str, answer: str) -> None:
-        self.answers[name] = answer
+    def _end(self, name: str, outcome: str) -> None:
+        self.outcomes[name] = outcome
         del self._ends[name]
         sock = self._socks.pop(name)
         self._selector.unregister(sock)
@@ -116,9 +119,11 @@ class _Round:
         self._selector.close()
 
 
-def _word(code: int) -> str:
+def _outcome_of(code: int) -> str:
     if code == 0:
         return OPEN
-    if code in _OURS:
+    if code in _LOCAL_FAILURES:
         return UNASKED
-    return REFUSED if code in _REFUSALS else SILENT
+    if code in _REFUSALS:
+        return REFUSED
+    return SILENT

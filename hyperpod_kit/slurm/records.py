@@ -87,7 +87,7 @@ _NAME = re.compile(r"[0-9]+(?:_[0-9]+)?")
 _NOTHING = ("(null)", "N/A", "n/a", "")
 
 
-class Unknown(RunError):
+class UnknownJob(RunError):
     """slurmctld answers, and knows no such job (any more)."""
 
 
@@ -100,40 +100,45 @@ def read(
     """
     if name and not _NAME.fullmatch(name):
         raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
-    mark = f"@{os.urandom(16).hex()}@"
-    wanted = ",".join(f"{word}:0{mark}" for _, word in fields)
+    delimiter = f"@{os.urandom(16).hex()}@"
+    squeue_format = ",".join(f"{word}:0{delimiter}" for _, word in fields)
     argv = [
         squeue,
         "--local",
         "--all",
         "--noheader",
         "--states=all",
-        *(["--array"] if "_" in name else []),
-        *(["-j", name] if name else []),
     ]
-    done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, **UNIX_TIMES, "SQUEUE_FORMAT2": wanted})
+    if "_" in name:
+        argv.append("--array")
+    if name:
+        argv += ["-j", name]
+    done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, **UNIX_TIMES, "SQUEUE_FORMAT2": squeue_format})
     if done.returncode:
-        kind = Unknown if "invalid job id" in done.stderr.lower() else RunError
-        raise kind(argv, done.returncode, done.stdout, done.stderr)
-    found = split(done.stdout, mark, fields)
-    if found is None:
+        if "invalid job id" in done.stderr.lower():
+            raise UnknownJob(argv, done.returncode, done.stdout, done.stderr)
+        raise RunError(argv, done.returncode, done.stdout, done.stderr)
+    job_records = split_records(done.stdout, delimiter, fields)
+    if job_records is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
-    if name and not found:
-        raise Unknown(argv, 1, stderr=f"Job {name} not found")
-    return found
+    if name and not job_records:
+        raise UnknownJob(argv, 1, stderr=f"Job {name} not found")
+    return job_records
 
 
-def split(printed: str, mark: str, fields: Tuple[Tuple[str, str], ...] = FIELDS) -> Optional[List[Dict[str, str]]]:
-    """The records in what was printed with `mark` behind each field; None when it is something else."""
-    values = printed.split(mark)
+def split_records(
+    printed: str, delimiter: str, fields: Tuple[Tuple[str, str], ...] = FIELDS
+) -> Optional[List[Dict[str, str]]]:
+    """The records in what was printed with `delimiter` behind each field; None when it is something else."""
+    values = printed.split(delimiter)
     count, rest = divmod(len(values) - 1, len(fields))
     if rest or values[-1].strip():
         return None
-    found: List[Dict[str, str]] = []
+    job_records: List[Dict[str, str]] = []
     for start in range(0, count * len(fields), len(fields)):
         # The line feed that ends a record stands before the first field of the next.
-        said = [value.strip() for value in values[start : start + len(fields)]]
-        if not said[0].isdigit():
+        record_values = [value.strip() for value in values[start : start + len(fields)]]
+        if not record_values[0].isdigit():
             return None
-        found.append({name: value for (name, _), value in zip(fields, said) if value not in _NOTHING})
-    return found
+        job_records.append({name: value for (name, _), value in zip(fields, record_values) if value not in _NOTHING})
+    return job_records

@@ -22,13 +22,16 @@ PROGRAMS = ("prolog", "epilog", "taskprolog")
 
 def parse(text: str) -> Dict[str, str]:
     """`Key = value` lines; Slurm's words for nothing become ""."""
-    found: Dict[str, str] = {}
+    settings: Dict[str, str] = {}
     for row in text.splitlines():
         key, given, value = row.partition("=")
         if given and key.strip():
             value = value.strip()
-            found[key.strip().lower()] = "" if value in ("(null)", "n/a", "N/A") else value
-    return found
+            if value in ("(null)", "n/a", "N/A"):
+                settings[key.strip().lower()] = ""
+            else:
+                settings[key.strip().lower()] = value
+    return settings
 
 
 def version_of(config: Mapping[str, str]) -> Version:
@@ -46,8 +49,8 @@ def hook_entries(config: Mapping[str, str], key: str, number: Version) -> Option
         if match
     )
     lists = any(re.fullmatch(r"(prolog|epilog)\[\d+\]", name) for name in config)
-    known = versions.LISTED_HOOKS <= number <= versions.NEWEST
-    if listed or ((known or lists) and key != "taskprolog"):
+    is_known_version = versions.LISTED_HOOKS <= number <= versions.NEWEST
+    if listed or ((is_known_version or lists) and key != "taskprolog"):
         return [value for _, value in listed if value]
     return None
 
@@ -55,10 +58,12 @@ def hook_entries(config: Mapping[str, str], key: str, number: Version) -> Option
 def timeouts(config: Mapping[str, str]) -> Tuple[str, ...]:
     """The settings that bound the hooks, as this Slurm prints them: a bound for each, or one for both."""
     apart = any(key in config for key in versions.HOOK_TIMEOUTS)
-    return versions.HOOK_TIMEOUTS if apart else (versions.ONE_HOOK_TIMEOUT,)
+    if apart:
+        return versions.HOOK_TIMEOUTS
+    return (versions.ONE_HOOK_TIMEOUT,)
 
 
-def in_force(config: Mapping[str, str], key: str, value: str) -> Optional[bool]:
+def is_in_force(config: Mapping[str, str], key: str, value: str) -> Optional[bool]:
     """Whether the running Slurm goes by `Key=value` of a slurm.conf; None where it prints the setting in no known form.
 
     Of a list all of our words must be there, in whatever order and beside whatever others; `60` is printed `60 sec`.
@@ -66,14 +71,18 @@ def in_force(config: Mapping[str, str], key: str, value: str) -> Optional[bool]:
     key = key.lower()
     if key in PROGRAMS:
         entries = hook_entries(config, key, version_of(config))
-        return None if entries is None else value in entries
+        if entries is None:
+            return None
+        return value in entries
     if key == versions.ONE_HOOK_TIMEOUT and key not in config:
         bounds = [config[name] for name in versions.HOOK_TIMEOUTS if name in config]
-        return all(_words(value) <= _words(bound) for bound in bounds) if bounds else None
+        if bounds:
+            return all(_terms(value) <= _terms(bound) for bound in bounds)
+        return None
     if key not in config:
         return None
-    return _words(value) <= _words(config[key])
+    return _terms(value) <= _terms(config[key])
 
 
-def _words(value: str) -> FrozenSet[str]:
+def _terms(value: str) -> FrozenSet[str]:
     return frozenset(word.lower() for word in re.split(r"[,\s]+", value) if word)

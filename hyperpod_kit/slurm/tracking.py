@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-_OWN = "/proc/self/cgroup"
+_CGROUP_FILE = "/proc/self/cgroup"
 _FREEZER = re.compile(r"^\d+:(?:[^:]*,)?freezer(?:,[^:]*)?:.*/slurm[^/]*/uid_\d+/", re.M)
 """proctrack/cgroup with cgroup v1: nothing else of Slurm's uses the freezer."""
 _SCOPE = re.compile(r"^0::.*slurmstepd\.scope/", re.M)
@@ -22,10 +22,10 @@ def only_tasks_are_signalled(cgroups: str) -> bool:
     return bool(_FREEZER.search(cgroups) or _SCOPE.search(cgroups))
 
 
-def own_groups() -> str:
+def process_cgroups() -> str:
     """That text of this process, "" where there is none."""
     try:
-        with open(_OWN, encoding="utf-8", errors="replace") as file:
+        with open(_CGROUP_FILE, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""

@@ -42,14 +42,14 @@ _CLOSED = re.compile(r"Zero Bytes were transmitted or received")
 """What a client prints whose credential slurmctld could not decode: it hangs up without a word."""
 
 
-def unanswered(err: RunError) -> Unanswered:
+def diagnose(err: RunError) -> Unanswered:
     """What a failed Slurm command says of the way to slurmctld. Pure."""
-    words = err.stderr + err.stdout
+    output = err.stderr + err.stdout
     if err.returncode == 127:
         return Unanswered(
             Barrier.NO_PROGRAM, f"cannot ask Slurm: {err.message}", "run it where scontrol works: a login node"
         )
-    local = _LOCAL.search(words)
+    local = _LOCAL.search(output)
     if local:
         return Unanswered(
             Barrier.NO_MUNGED,
@@ -57,7 +57,7 @@ def unanswered(err: RunError) -> Unanswered:
             "here",
             "sudo systemctl start munge",
         )
-    foreign = _FOREIGN.search(words)
+    foreign = _FOREIGN.search(output)
     if foreign:
         return Unanswered(
             Barrier.CREDENTIAL,
@@ -65,7 +65,7 @@ def unanswered(err: RunError) -> Unanswered:
             "controller do not agree",
             COMPARE,
         )
-    if _CLOSED.search(words):
+    if _CLOSED.search(output):
         return Unanswered(
             Barrier.CREDENTIAL,
             "cannot ask Slurm: slurmctld takes the connection and hangs up, as it does when this node's munge.key or "

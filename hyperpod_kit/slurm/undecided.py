@@ -30,7 +30,7 @@ def is_undecided(env: Mapping[str, str]) -> bool:
     return choice != "0"
 
 
-def sentence(env: Mapping[str, str]) -> str:
+def explain_undecided(env: Mapping[str, str]) -> str:
     """Why a trainer in such a step does not begin."""
     return (
         f"step {env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')} was started without a checkpoint being chosen from "

@@ -50,13 +50,13 @@ class RestoreVerdict:
             "step": self.step,
             "order": list(self.order) if self.order else None,
             "tier": self.tier,
-            "rejected": [{"attempt": name, "why": why} for name, why in self.rejected],
+            "rejected": [{"attempt": name, "why": reason} for name, reason in self.rejected],
             **({"error": self.error, "why": self.why} if self.error else {}),
         }
 
     def sentence(self) -> str:
         """What the ranks did, in words."""
-        passed = "".join(f"; passed over {name}: {why}" for name, why in self.rejected)
+        passed = "".join(f"; passed over {name}: {reason}" for name, reason in self.rejected)
         if self.error:
             return f"the ranks could not restore: {self.error}: {self.why}"
         if self.source == NONE:
@@ -64,59 +64,65 @@ class RestoreVerdict:
         return f"the ranks restored {self.source}, step {self.step}, from {self.tier}{passed}"
 
 
-def place(state: str, attempt: str) -> str:
+def verdict_directory(state: str, attempt: str) -> str:
     """Where the verdicts on an attempt of a job lie. Raises ValueError for what is no attempt's name."""
     if not _ATTEMPT.fullmatch(attempt):
         raise ValueError(f"{attempt!r} is no name of a job's attempt")
     return os.path.join(state, "verdicts", attempt)
 
 
-def tell(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
+def write_verdict(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
     """Write it for the `job run` above us, if there is one. Raises OSError."""
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     if state and attempt and _ATTEMPT.fullmatch(attempt):
-        kept = [{"attempt": name, "why": clean(why, 500)} for name, why in verdict.rejected[:50]]
+        kept = [{"attempt": name, "why": clean(reason, 500)} for name, reason in verdict.rejected[:50]]
         value = {**asdict(verdict), "launch": launch(env), "why": clean(verdict.why, 2000), "rejected": kept}
-        write_once.put(place(state, attempt), STEM, value)
+        write_once.write(verdict_directory(state, attempt), STEM, value)
 
 
 def read(state: str, attempt: str) -> List[RestoreVerdict]:
     """Those on an attempt, in the order of its launches; what no rank of ours writes is skipped. Raises OSError."""
     try:
-        folder = place(state, attempt)
+        folder = verdict_directory(state, attempt)
     except ValueError:
         return []  # the ledger that names it may be another's words
-    told = {number: value for stem, number, value in write_once.found(folder) if stem == STEM}
+    values_by_number = {number: value for stem, number, value in write_once.read_all(folder) if stem == STEM}
     # A program may restore more than once in a launch: the last counts.
     of_launch: Dict[str, RestoreVerdict] = {}
-    for number in sorted(told):
-        found = _verdict(told[number])
-        if found is not None:
-            of_launch.pop(found.launch, None)
-            of_launch[found.launch] = found
+    for number in sorted(values_by_number):
+        verdict = _verdict(values_by_number[number])
+        if verdict is not None:
+            of_launch.pop(verdict.launch, None)
+            of_launch[verdict.launch] = verdict
     return list(of_launch.values())
 
 
 def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
     """None for what no rank of ours writes."""
     source, step, order = value.get("source"), value.get("step"), value.get("order")
-    words = [value.get(name, "") for name in ("tier", "error", "why", "launch")]
+    texts = [value.get(name, "") for name in ("tier", "error", "why", "launch")]
     rejected = value.get("rejected") or []
     if not (
         isinstance(source, str)
         and type(step) is int
         and 0 <= step < _MOST
-        and all(isinstance(word, str) for word in words)
+        and all(isinstance(word, str) for word in texts)
         and (order is None or _is_order(order))
         and isinstance(rejected, list)
-        and all(isinstance(one, dict) for one in rejected)
+        and all(isinstance(entry, dict) for entry in rejected)
     ):
         return None
-    reasons = tuple((clean(one.get("attempt", ""), 200), clean(one.get("why", ""), 500)) for one in rejected[:50])
-    tier, error, why, launched = (clean(word, 2000) for word in words)
-    at = (order[0], order[1]) if order else None
-    return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, why, launched)
+    reasons = tuple((clean(entry.get("attempt", ""), 200), clean(entry.get("why", ""), 500)) for entry in rejected[:50])
+    tier, error, reason, launched = (clean(word, 2000) for word in texts)
+    at = None
+    if order:
+        at = (order[0], order[1])
+    return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, reason, launched)
 
 
 def _is_order(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(one) is int and 0 <= one < _MOST for one in value)
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int and 0 <= number < _MOST for number in value)
+    )

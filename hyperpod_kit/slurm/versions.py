@@ -54,10 +54,12 @@ _STEP = re.compile(r"[0-9]{1,9}")
 def parse(text: str) -> Version:
     """(22, 5) of `22.05.8`, (0, 0) of what is no version."""
     match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+    if match:
+        return (int(match.group(1)), int(match.group(2)))
+    return (0, 0)
 
 
-def shown(version: Version) -> str:
+def format_version(version: Version) -> str:
     """`22.05` of (22, 5)."""
     return f"{version[0]}.{version[1]:02}"
 
@@ -65,4 +67,6 @@ def shown(version: Version) -> str:
 def step_number(text: str) -> str:
     """The number of one of srun's steps, "" for none: 26.05 calls the batch script -5 in its own environment, where
     all before it have no SLURM_STEP_ID there."""
-    return text if _STEP.fullmatch(text) else ""
+    if _STEP.fullmatch(text):
+        return text
+    return ""

@@ -21,14 +21,17 @@ _LONGEST = 1 << 16
 _NAME = re.compile(r"(.+?)(?:\.(\d{1,3}))?\.json")
 
 
-def put(folder: str, stem: str, value: Mapping[str, Any]) -> None:
+def write(folder: str, stem: str, value: Mapping[str, Any]) -> None:
     """Write `<stem>.json`; an earlier one stays, and this is `<stem>.1.json` then, and so on: HyperPod starts a step
     again under the name of one attempt. Raises OSError."""
-    folder = by_descriptor.named(folder)
+    folder = by_descriptor.resolve_parent(folder)
     by_descriptor.make_directories(folder, 0o750)
     data = json.dumps(value).encode()
     for number in range(MOST):
-        name = f"{stem}.json" if number == 0 else f"{stem}.{number}.json"
+        if number == 0:
+            name = f"{stem}.json"
+        else:
+            name = f"{stem}.{number}.json"
         try:
             fd = by_descriptor.open_file(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
         except FileExistsError:
@@ -41,7 +44,7 @@ def put(folder: str, stem: str, value: Mapping[str, Any]) -> None:
         return
 
 
-def found(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
+def read_all(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
     """(stem, number, object) of what lies there, in no order. What is not whole, or no file, is skipped.
 
     Raises OSError when the folder is there and cannot be read.

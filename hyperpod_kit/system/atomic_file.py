@@ -32,10 +32,10 @@ def replacing(
     it is open already. The directory may be another's: the way there leads through no link of his, the new file's name
     cannot be foreseen, and nothing that is there already is opened. Raises Untrusted, OSError.
     """
-    place, name = os.path.split(os.fspath(path))
+    parent, name = os.path.split(os.fspath(path))
     # node/files.py finds by this name what a killed process left.
     partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
-    directory = walk.passed(place) if folder is None else folder
+    directory = walk.open_traversable(parent) if folder is None else folder
     try:
         if mode is None:
             handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
@@ -73,7 +73,7 @@ def replace(
         stream.write(data)
 
 
-def take_place(part: Union[str, os.PathLike[str]], path: Union[str, os.PathLike[str]]) -> None:
+def move_into_place(part: Union[str, os.PathLike[str]], path: Union[str, os.PathLike[str]]) -> None:
     """A whole file that another program has written takes the place of `path`, once its bytes are on disk.
 
     Both are in one file system. Raises Untrusted, OSError.

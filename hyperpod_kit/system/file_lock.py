@@ -9,13 +9,16 @@ import fcntl
 import time
 from typing import Callable
 
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
     """Whether the lock is this descriptor's now; False when another's keeps it. Raises OSError."""
+    operation = fcntl.LOCK_EX
+    if shared:
+        operation = fcntl.LOCK_SH
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(handle, operation | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False
@@ -30,4 +33,4 @@ def lock_within(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """`try_lock` again and again; False when another's kept it for `seconds`."""
-    return look_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)
+    return poll_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)

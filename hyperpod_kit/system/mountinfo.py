@@ -34,8 +34,8 @@ class MountEntry:
     def option(self, name: str) -> Optional[str]:
         """Value of `name=value` among the options, None when it is not there."""
         for option in self.options:
-            key, found, value = option.partition("=")
-            if key == name and found:
+            key, separator, value = option.partition("=")
+            if key == name and separator:
                 return value
         return None
 
@@ -63,8 +63,8 @@ def parse(mountinfo: str) -> Tuple[MountEntry, ...]:
 def _entries(mountinfo: str) -> Iterator[MountEntry]:
     # Not splitlines: a path may have what that takes for the end of a line.
     for line in mountinfo.split("\n"):
-        left, separator, right = line.partition(" - ")
-        before, after = left.split(" "), right.split(" ")
+        mount_text, separator, file_system_text = line.partition(" - ")
+        before, after = mount_text.split(" "), file_system_text.split(" ")
         if not separator or len(before) < 6 or len(after) < 3:
             continue
         yield MountEntry(
@@ -84,12 +84,14 @@ def find(mountinfo: str, path: str) -> Optional[MountEntry]:
 
     An automount that waits to be touched is not there yet: its line of type autofs is passed over.
     """
-    wanted = os.path.normpath(path)
-    found = [entry for entry in parse(mountinfo) if entry.path == wanted and entry.fs_type != "autofs"]
-    return replace(found[-1], stacked=len(found)) if found else None
+    normalized = os.path.normpath(path)
+    matches = [entry for entry in parse(mountinfo) if entry.path == normalized and entry.fs_type != "autofs"]
+    if matches:
+        return replace(matches[-1], stacked=len(matches))
+    return None
 
 
-def holding(mountinfo: str, path: str) -> Optional[MountEntry]:
+def mount_holding(mountinfo: str, path: str) -> Optional[MountEntry]:
     """The mount on which `path` lies, which need not exist; links on the way are for the caller. None when unknown.
 
     Of two mounts on one point, the later covers the earlier.

@@ -31,17 +31,17 @@ def identify(pid: int, proc: str = "/proc") -> Optional[Process]:
     return Process(pid, int(fields[19]))
 
 
-def alive(process: Optional[Process]) -> bool:
+def is_alive(process: Optional[Process]) -> bool:
     """Whether this very process still runs."""
     return process is not None and identify(process.pid) == process
 
 
-def myself() -> Process:
+def this_process() -> Process:
     """This process."""
-    found = identify(os.getpid())
-    if found is None:
+    process = identify(os.getpid())
+    if process is None:
         raise RuntimeError(f"/proc does not show this process ({os.getpid()}): mount -t proc proc /proc")
-    return found
+    return process
 
 
 def uid_of(pid: int) -> Optional[int]:
@@ -53,7 +53,7 @@ def uid_of(pid: int) -> Optional[int]:
         return None
 
 
-def is_roots(pid: int, proc: str = "/proc") -> bool:
+def is_owned_by_root(pid: int, proc: str = "/proc") -> bool:
     """Whether a process is root's and nobody else's: its real, effective, saved and file system uid are all 0.
 
     Words of a process (its arguments, name and environment) are whoever started it's: a set-user-ID program has its

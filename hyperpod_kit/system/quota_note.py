@@ -21,10 +21,13 @@ _MOST = 4096
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def write(directory: str, limits: Dict[str, int], held: Optional[int] = None) -> None:
-    """`limits`: name -> bytes or files. No link of another user on the way is followed. `held`: a descriptor of the
-    directory, which stays open. Raises Untrusted, OSError."""
-    folder = walk.directory(directory) if held is None else os.open(".", _DIRECTORY, dir_fd=held)
+def write(directory: str, limits: Dict[str, int], descriptor: Optional[int] = None) -> None:
+    """`limits`: name -> bytes or files. No link of another user on the way is followed. `descriptor`: a descriptor of
+    the directory, which stays open. Raises Untrusted, OSError."""
+    if descriptor is None:
+        folder = walk.open_directory(directory)
+    else:
+        folder = os.open(".", _DIRECTORY, dir_fd=descriptor)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
         replace(NAME, body.encode(), 0o644, folder=folder, durable=True)
@@ -32,28 +35,28 @@ def write(directory: str, limits: Dict[str, int], held: Optional[int] = None) ->
         os.close(folder)
 
 
-def above(path: str) -> Optional[Dict[str, Any]]:
+def nearest_note(path: str) -> Optional[Dict[str, Any]]:
     """The note of the nearest directory above `path` that has one; None when there is none that can be read."""
-    place = os.path.abspath(path)
+    current = os.path.abspath(path)
     while True:
         try:
-            body = json_object(read(os.path.join(place, NAME), _MOST))
-            return {**body, "directory": place}
+            body = json_object(read(os.path.join(current, NAME), _MOST))
+            return {**body, "directory": current}
         except (OSError, Untrusted, ValueError):
             pass
-        if place == "/":
+        if current == "/":
             return None
-        place = os.path.dirname(place)
+        current = os.path.dirname(current)
 
 
-def explained(err: OSError) -> str:
+def explain(err: OSError) -> str:
     """What a user can do about an error that says that a quota is used up; nothing for any other error.
 
     The limits are the note's, which is another's word: what is in force, the file system knows.
     """
     if err.errno != errno.EDQUOT or not isinstance(err.filename, (str, bytes)):
         return ""
-    note = above(os.fsdecode(err.filename))
+    note = nearest_note(os.fsdecode(err.filename))
     if note is None:
         return "; see what fills it: hyperpod-kit storage usage DIRECTORY"
     limits = [f"{note[key]:,} {key}" for key in ("bytes", "files") if isinstance(note.get(key), int) and note[key] > 0]

@@ -39,7 +39,7 @@ class TokenBucket:
         with self._lock:
             now = self._clock()
             # As if the last tokens had been taken no longer ago than it takes to fill the bucket.
-            mine = max(self._next, now - self._filled)
-            self._next = mine + count / self._rate
-        if mine > now:
-            self._sleep(mine - now)
+            start_at = max(self._next, now - self._filled)
+            self._next = start_at + count / self._rate
+        if start_at > now:
+            self._sleep(start_at - now)

@@ -43,14 +43,14 @@ class BackOff(NamedTuple):
         return full * (1.0 - self.by_chance + self.by_chance * draw())
 
 
-def every(seconds: float) -> BackOff:
+def fixed_pause(seconds: float) -> BackOff:
     """The same pause each time."""
     return BackOff(seconds, seconds)
 
 
-def look_until(
-    look: Callable[[], T],
-    good: Callable[[T], object],
+def poll_until(
+    check: Callable[[], T],
+    is_final: Callable[[T], object],
     pauses: BackOff,
     *,
     seconds: float,
@@ -64,9 +64,9 @@ def look_until(
     end = clock() + seconds
     failures = 0
     while True:
-        found = look()
-        left = end - clock()
-        if good(found) or left <= 0:
-            return found
+        outcome = check()
+        remaining = end - clock()
+        if is_final(outcome) or remaining <= 0:
+            return outcome
         failures += 1
-        sleep(min(pauses.pause(failures), left))
+        sleep(min(pauses.pause(failures), remaining))

@@ -17,8 +17,8 @@ from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
-from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ, whole
-from hyperpod_kit.untrusted.identity import no_file, require_ours, require_own_file
+from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ, read_all
+from hyperpod_kit.untrusted.identity import not_regular_error, require_own_file, require_user_owned
 
 AnyPath = Union[str, "os.PathLike[str]"]
 
@@ -42,9 +42,9 @@ _MODES = {
 
 
 @contextlib.contextmanager
-def place(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterator[Tuple[int, str]]:
-    """(a descriptor of the directory of `path`, its name there), for `dir_fd=`: see `walk.parent_of`."""
-    folder, name = walk.parent_of(os.fspath(path), make=make, follow=follow)
+def parent_directory(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterator[Tuple[int, str]]:
+    """(a descriptor of the directory of `path`, its name there), for `dir_fd=`: see `walk.open_parent`."""
+    folder, name = walk.open_parent(os.fspath(path), make=make, follow=follow)
     try:
         yield folder, name
     except OSError as err:
@@ -58,7 +58,7 @@ def place(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterato
         os.close(folder)
 
 
-def named(path: AnyPath) -> str:
+def resolve_parent(path: AnyPath) -> str:
     """The same path by the directories that it leads through at this moment, whoever's links these are: for a place
     that a user named to share it with others, a run's root above all."""
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
@@ -70,7 +70,7 @@ def named(path: AnyPath) -> str:
 
 def make_directory(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
     """A directory that was not there. Raises FileExistsError, Untrusted, OSError."""
-    with place(path) as (folder, name):
+    with parent_directory(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
 
 
@@ -80,7 +80,7 @@ def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool 
 
     Raises Untrusted, FileExistsError for a file in its place, OSError.
     """
-    with place(path, make=True, follow=True) as (folder, name):
+    with parent_directory(path, make=True, follow=True) as (folder, name):
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, mode, dir_fd=folder)
         try:
@@ -90,20 +90,20 @@ def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool 
     try:
         # A mount that has died cannot even be looked at, and is a directory all the same.
         if not shared:
-            require_ours(os.fstat(handle), os.fspath(path), handle)
+            require_user_owned(os.fstat(handle), os.fspath(path), handle)
     finally:
         os.close(handle)
 
 
 def make_parents(path: AnyPath) -> None:
     """The directories above `path`, whoever's are there already. Raises Untrusted, OSError."""
-    with place(path, make=True):
+    with parent_directory(path, make=True):
         pass
 
 
 def remove_directory(path: AnyPath) -> None:
     """An empty directory. Raises Untrusted, OSError."""
-    with place(path) as (folder, name):
+    with parent_directory(path) as (folder, name):
         os.rmdir(name, dir_fd=folder)
 
 
@@ -113,7 +113,7 @@ def remove_tree(path: AnyPath, *, ignore_errors: bool = False) -> None:
     Raises FileNotFoundError, Untrusted, OSError.
     """
     try:
-        with place(path) as (folder, name):
+        with parent_directory(path) as (folder, name):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             owned_directory.remove(name, folder)
     except OSError:
@@ -132,7 +132,7 @@ def copy_tree(
     """A copy of a tree in a directory of this user; `exist_ok`: that may be there. Raises Untrusted, OSError."""
     import shutil
 
-    with place(target, make=True) as (folder, name):
+    with parent_directory(target, make=True) as (folder, name):
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
         except FileExistsError:
@@ -140,7 +140,7 @@ def copy_tree(
                 raise
         inner = os.open(name, DIRECTORY, dir_fd=folder)
     try:
-        require_ours(os.fstat(inner), os.fspath(target), inner)
+        require_user_owned(os.fstat(inner), os.fspath(target), inner)
         here = f"/proc/self/fd/{inner}"
         shutil.copytree(os.fspath(source), here, symlinks=symlinks, ignore=ignore, dirs_exist_ok=True)
     finally:
@@ -153,7 +153,7 @@ def copy_tree(
 def unlink(path: AnyPath, *, missing_ok: bool = False) -> None:
     """Remove a file, or a link itself. Raises FileNotFoundError unless `missing_ok`, Untrusted, OSError."""
     try:
-        with place(path) as (folder, name):
+        with parent_directory(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         if not missing_ok:
@@ -162,44 +162,44 @@ def unlink(path: AnyPath, *, missing_ok: bool = False) -> None:
 
 def rename(source: AnyPath, target: AnyPath) -> None:
     """Move a file or directory, in the place of a file that is there. Raises Untrusted, OSError."""
-    with place(source) as (here, name), place(target) as (there, new):
-        os.rename(name, new, src_dir_fd=here, dst_dir_fd=there)
+    with parent_directory(source) as (source_folder, name), parent_directory(target) as (target_folder, new):
+        os.rename(name, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
 
 def link(source: AnyPath, path: AnyPath) -> None:
     """Another name of a file, where nothing lies. Raises FileExistsError, Untrusted, OSError."""
-    with place(source) as (here, name), place(path) as (there, new):
-        os.link(name, new, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    with parent_directory(source) as (source_folder, name), parent_directory(path) as (target_folder, new):
+        os.link(name, new, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
 
 
 def symlink(target: AnyPath, path: AnyPath) -> None:
     """A link to `target`, where nothing lies. Raises FileExistsError, Untrusted, OSError."""
-    with place(path) as (folder, name):
+    with parent_directory(path) as (folder, name):
         os.symlink(os.fspath(target), name, dir_fd=folder)
 
 
 def set_mode(path: AnyPath, mode: int) -> None:
     """The mode of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _held(path) as handle:
+    with _descriptor_path(path) as handle:
         os.chmod(handle, mode)
 
 
 def set_times(path: AnyPath, times: Optional[Tuple[float, float]] = None) -> None:
     """The times of access and change, by default now, of a file or directory that is no link. Raises Untrusted,
     OSError."""
-    with _held(path) as handle:
+    with _descriptor_path(path) as handle:
         os.utime(handle, times)
 
 
 def set_owner(path: AnyPath, user: int, group: int) -> None:
     """The owner of a file or directory that is no link. Raises Untrusted, OSError."""
-    with _held(path) as handle:
+    with _descriptor_path(path) as handle:
         os.chown(handle, user, group)
 
 
 @contextlib.contextmanager
-def _held(path: AnyPath) -> Iterator[str]:
-    with place(path) as (folder, name):
+def _descriptor_path(path: AnyPath) -> Iterator[str]:
+    with parent_directory(path) as (folder, name):
         handle = os.open(name, _NAME, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
@@ -223,12 +223,12 @@ def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
     if given is not None:
         return os.dup(given)
     exclusive = bool(flags & os.O_EXCL)
-    with place(path, follow=not exclusive) as (folder, name):
+    with parent_directory(path, follow=not exclusive) as (folder, name):
         try:
             handle = os.open(name, (flags & ~os.O_TRUNC) | _WRITE, mode, dir_fd=folder)
         except OSError as err:
             if err.errno in MAYBE_NO_FILE:
-                raise no_file(os.fspath(path)) from None
+                raise not_regular_error(os.fspath(path)) from None
             raise
         try:
             if not exclusive:
@@ -242,20 +242,20 @@ def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
             raise
 
 
-def read_own(path: AnyPath, most: int) -> bytes:
+def read_own_file(path: AnyPath, most: int) -> bytes:
     """A file of this user or of root, whole: what another has put there would be taken for one's own memory of what was
     done. Raises Untrusted for anything else, also when it is larger than `most` bytes, FileNotFoundError, OSError."""
-    with place(path, follow=True) as (folder, name):
+    with parent_directory(path, follow=True) as (folder, name):
         try:
             handle = os.open(name, READ, dir_fd=folder)
         except OSError as err:
             if err.errno in MAYBE_NO_FILE:
-                raise no_file(os.fspath(path)) from None
+                raise not_regular_error(os.fspath(path)) from None
             raise
         try:
             facts = os.fstat(handle)
             require_own_file(facts, os.fspath(path), folder, one_name=False)
-            return whole(handle, os.fspath(path), facts.st_size, most)
+            return read_all(handle, os.fspath(path), facts.st_size, most)
         finally:
             os.close(handle)
 
@@ -293,6 +293,6 @@ def copy_file(source: AnyPath, target: AnyPath) -> None:
     """A file's bytes and mode. Raises Untrusted, OSError."""
     import shutil
 
-    with open(source, "rb") as whole, stream(target, "wb") as copy:
-        shutil.copyfileobj(whole, copy)
-        os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(whole.fileno()).st_mode) & 0o777)
+    with open(source, "rb") as source_stream, stream(target, "wb") as copy:
+        shutil.copyfileobj(source_stream, copy)
+        os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(source_stream.fileno()).st_mode) & 0o777)

@@ -20,7 +20,7 @@ def closed_directory(path: str) -> str:
     which the last may not be at all. Raises UntrustedPlace where that is not so, and where a link of another user lies
     on the way; OSError.
     """
-    handle = walk.directory(path)
+    handle = walk.open_directory(path)
     try:
         name = os.readlink(f"/proc/self/fd/{handle}")
         _require_closed(name, os.fstat(handle), sticky_will_do=False)

@@ -50,16 +50,18 @@ def kind_of(path: str) -> str:
     try:
         mode = os.lstat(path).st_mode
     except OSError as err:
-        return "below something that is no directory" if err.errno in MAYBE_NO_FILE else ""
+        if err.errno in MAYBE_NO_FILE:
+            return "below something that is no directory"
+        return ""
     if stat.S_ISLNK(mode):
         with contextlib.suppress(OSError):
             return f"a symbolic link to {os.readlink(path)}"
-    return next((words for test, words in _KINDS if test(mode)), "no regular file")
+    return next((description for test, description in _KINDS if test(mode)), "no regular file")
 
 
-def not_wanted(path: str, wanted: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
+def unexpected_file(path: str, expected: str = "a regular file", error: Type[Untrusted] = Untrusted) -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
-    return error(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {wanted}")
+    return error(f"{os.path.basename(path)} is {kind_of(path) or 'something else'}, expected {expected}")
 
 
 def too_large(name: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> Untrusted:
@@ -78,15 +80,15 @@ def open_to_read(
         fd = os.open(path, READ)
     except OSError as err:
         if err.errno in MAYBE_NO_FILE and kind_of(path):
-            raise not_wanted(path, error=error) from None
+            raise unexpected_file(path, error=error) from None
         raise
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise not_wanted(path, error=error)
-        if owner is not None and found.st_uid != owner:
-            raise error(f"{path} belongs to uid {found.st_uid}, expected uid {owner}")
-        return fd, found
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise unexpected_file(path, error=error)
+        if owner is not None and status.st_uid != owner:
+            raise error(f"{path} belongs to uid {status.st_uid}, expected uid {owner}")
+        return fd, status
     except BaseException:
         os.close(fd)
         raise
@@ -94,9 +96,9 @@ def open_to_read(
 
 def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Type[Untrusted] = Untrusted) -> bytes:
     """A small file, whole. Raises `error` also when it is larger than `most` bytes, FileNotFoundError, OSError."""
-    fd, found = open_to_read(path, owner=owner, error=error)
+    fd, status = open_to_read(path, owner=owner, error=error)
     try:
-        return whole(fd, path, found.st_size, most, error)
+        return read_all(fd, path, status.st_size, most, error)
     finally:
         os.close(fd)
 
@@ -105,29 +107,30 @@ def read_given(
     path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS, opener: Optional[Callable[[str], int]] = None
 ) -> bytes:
     """A file that a command line names, whole: what a link leads to, too, and of a pipe what is written within
-    `seconds`, as `<(command)` of a shell gives one. `opener`: in place of `at_once`, as `source_owner.at_once`.
+    `seconds`, as `<(command)` of a shell gives one. `opener`: in place of `open_nonblocking`, as
+    `source_owner.open_nonblocking`.
 
     The directory may be another's, who can put a fifo there to which nobody writes.
     Raises Untrusted also when it is larger than `most` bytes, FileNotFoundError, OSError.
     """
-    fd = (opener or at_once)(path)
+    fd = (opener or open_nonblocking)(path)
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
-            return whole(fd, path, status.st_size, most, Untrusted)
+            return read_all(fd, path, status.st_size, most, Untrusted)
         if stat.S_ISFIFO(status.st_mode):
-            return _piped(fd, path, most, seconds)
-        raise not_wanted(path)
+            return _read_pipe(fd, path, most, seconds)
+        raise unexpected_file(path)
     finally:
         os.close(fd)
 
 
-def at_once(path: str, _flags: int = 0) -> int:
+def open_nonblocking(path: str, _flags: int = 0) -> int:
     """The `opener` of an `open` that reads, for which a fifo to which nobody writes has come to its end."""
     return os.open(path, GIVEN)
 
 
-def whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:
+def read_all(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:
     """What an open file holds, of `size` bytes when it was opened. Raises `error` where it has more than `most`."""
     if size > most:
         raise too_large(path, size, most, error)
@@ -142,7 +145,7 @@ def whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Unt
     raise too_large(path, size, most, error)
 
 
-def _piped(fd: int, path: str, most: int, seconds: float) -> bytes:
+def _read_pipe(fd: int, path: str, most: int, seconds: float) -> bytes:
     content = bytearray()
     end = time.monotonic() + seconds
     while len(content) <= most:
@@ -176,38 +179,38 @@ def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> 
         raise
 
 
-def own_directory(path: str, mode: int = 0o700) -> None:
+def ensure_own_directory(path: str, mode: int = 0o700) -> None:
     """Make `path`, below a directory that is there, a directory of this process's user.
 
     One that is there already is kept when it is that user's, and gets this mode.
     Raises Untrusted when it is anything else, with what and whose it is, OSError.
     """
     owner = os.geteuid()
-    folder, name = walk.parent_of(path)
+    folder, name = walk.open_parent(path)
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=folder)
         fd = os.open(name, DIRECTORY, dir_fd=folder)
     except OSError as err:
         if err.errno in (*MAYBE_NO_FILE, errno.EACCES):
-            raise _not_ours(path, owner) from None
+            raise _not_own_directory(path, owner) from None
         raise
     finally:
         os.close(folder)
     try:
-        found = os.fstat(fd)
-        if found.st_uid != owner:
-            raise _not_ours(path, owner)
-        if stat.S_IMODE(found.st_mode) != mode:
+        status = os.fstat(fd)
+        if status.st_uid != owner:
+            raise _not_own_directory(path, owner)
+        if stat.S_IMODE(status.st_mode) != mode:
             os.fchmod(fd, mode)
     finally:
         os.close(fd)
 
 
-def _not_ours(path: str, owner: int) -> Untrusted:
-    found = os.lstat(path)
+def _not_own_directory(path: str, owner: int) -> Untrusted:
+    status = os.lstat(path)
     return Untrusted(
         f"{path} is there already and is not a directory of uid {owner}: "
-        f"{stat.filemode(found.st_mode)} of uid {found.st_uid}",
+        f"{stat.filemode(status.st_mode)} of uid {status.st_uid}",
         hint=f"look at it, then have its owner or root remove it: ls -ld {path}",
     )

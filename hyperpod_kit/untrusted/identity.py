@@ -16,34 +16,37 @@ from hyperpod_kit.errors import UntrustedPlace
 _PROBE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def require_ours(facts: os.stat_result, path: str, folder: int, *, root_too: bool = True) -> None:
+def require_user_owned(facts: os.stat_result, path: str, folder: int, *, root_too: bool = True) -> None:
     """Raises Untrusted unless it is this user's, or root's. `folder`: a descriptor of a directory of the same file
     system in which this user may make files; `path`: for the message."""
-    mine = os.geteuid()
-    if facts.st_uid == mine or (root_too and facts.st_uid == 0):
+    user_id = os.geteuid()
+    if facts.st_uid == user_id or (root_too and facts.st_uid == 0):
         return
-    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == user_on(folder):
+    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == effective_owner(folder):
         return
-    kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "a file"
-    raise not_ours(facts, path, kind)
+    if stat.S_ISDIR(facts.st_mode):
+        kind = "a directory"
+    else:
+        kind = "a file"
+    raise foreign_error(facts, path, kind)
 
 
 def require_own_file(facts: os.stat_result, path: str, folder: int, *, one_name: bool) -> None:
     """Raises Untrusted unless it is a regular file of this user's, or root's; `one_name`: that has no other name.
-    `folder`, `path`: as for `require_ours`."""
+    `folder`, `path`: as for `require_user_owned`."""
     if not stat.S_ISREG(facts.st_mode):
-        raise no_file(path)
-    require_ours(facts, path, folder)
+        raise not_regular_error(path)
+    require_user_owned(facts, path, folder)
     if one_name and facts.st_nlink > 1:
         raise UntrustedPlace(f"{path} has {facts.st_nlink} names, expected 1", hint=f"ls -l {path}")
 
 
-def no_file(path: str) -> UntrustedPlace:
+def not_regular_error(path: str) -> UntrustedPlace:
     """The error for what lies in the place of a file."""
     return UntrustedPlace(f"{path} is not a regular file", hint=f"ls -ld {path}")
 
 
-def user_on(folder: int) -> int:
+def effective_owner(folder: int) -> int:
     """The uid that a file has which this process makes in that directory; its own where it can make none."""
     name = f".hpk-owner-{os.urandom(8).hex()}"
     try:
@@ -57,7 +60,7 @@ def user_on(folder: int) -> int:
         os.unlink(name, dir_fd=folder)
 
 
-def not_ours(facts: os.stat_result, path: str, expected: str) -> UntrustedPlace:
+def foreign_error(facts: os.stat_result, path: str, expected: str) -> UntrustedPlace:
     """The error for what is another's, with what and whose it is."""
     return UntrustedPlace(
         f"{path} is {stat.filemode(facts.st_mode)} of uid {facts.st_uid}, expected {expected} of uid {os.geteuid()}",

@@ -26,7 +26,7 @@ class Lines:
     def __init__(self, sock: socket.socket, most: int) -> None:
         self._sock = sock
         self.most = most
-        self._whole: Deque[bytes] = deque()
+        self._complete: Deque[bytes] = deque()
         self._part = bytearray()
         self.ended = False
         """The other end is closed: what `arrived` and `next` still give is the last."""
@@ -34,29 +34,34 @@ class Lines:
     @property
     def waiting(self) -> bool:
         """Whether a line is here already: the socket does not become readable for it."""
-        return bool(self._whole)
+        return bool(self._complete)
 
     def arrived(self) -> Optional[bytes]:
         """The next line, without its end, if it can be had now. A socket that can be read needs one call at least.
 
         Raises Untrusted when it is longer than it may be.
         """
-        if not self._whole and not self.ended:
+        if not self._complete and not self.ended:
             try:
                 self._take(self._sock.recv(_PIECE, socket.MSG_DONTWAIT))
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError:
                 self.ended = True
-        return self._whole.popleft() if self._whole else None
+        if self._complete:
+            return self._complete.popleft()
+        return None
 
     def next(self, within: Optional[float] = None) -> Optional[bytes]:
         """The next line, without its end; None when the other end is closed, or nothing came `within` so many seconds.
 
         However slowly the bytes of a line come: `within` is for all of it. Raises Untrusted when it is too long.
         """
-        end = None if within is None else time.monotonic() + within
-        while not self._whole and not self.ended:
+        if within is None:
+            end = None
+        else:
+            end = time.monotonic() + within
+        while not self._complete and not self.ended:
             try:
                 if end is not None:
                     poll = select.poll()  # select() ends at descriptor 1,023
@@ -68,16 +73,18 @@ class Lines:
                 continue
             except (OSError, ValueError):  # poll calls a closed socket a ValueError
                 self.ended = True
-        return self._whole.popleft() if self._whole else None
+        if self._complete:
+            return self._complete.popleft()
+        return None
 
     def _take(self, data: bytes) -> None:
         if not data:
             self.ended = True
             return
-        *whole, rest = data.split(b"\n")
-        for line in whole:
+        *complete, rest = data.split(b"\n")
+        for line in complete:
             self._grow(line)
-            self._whole.append(bytes(self._part))
+            self._complete.append(bytes(self._part))
             self._part.clear()
         self._grow(rest)
 

@@ -19,17 +19,20 @@ _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
 _DISCARD = 9
 
 
-def own_addresses(name: str, others: Sequence[str] = ()) -> List[str]:
-    """Numeric addresses at which the machines `others` reach this one, which they may know as `name`; best first.
+def local_addresses(name: str, peers: Sequence[str] = ()) -> List[str]:
+    """Numeric addresses at which the machines `peers` reach this one, which they may know as `name`; best first.
 
     Those from which this machine would talk to them, then what `name` means here. /etc/hosts of many systems calls
     the host's own name a loopback address, which is of no use where there are others. May be empty.
     """
     if _numeric(name):
         return [name]
-    found = next((source for other in others if other != name for source in _sources(other)), None)
-    meant = [source for source in _resolved(name) if not others or not _loopback(source)]
-    return list(dict.fromkeys([*([found] if found else []), *meant]))
+    other_peers = [peer for peer in peers if peer != name]
+    source_address = next((source for other in other_peers for source in _sources(other)), None)
+    meant = [source for source in _resolved(name) if not peers or not _loopback(source)]
+    if source_address:
+        meant.insert(0, source_address)
+    return list(dict.fromkeys(meant))
 
 
 class NoAddress(OSError):
@@ -41,15 +44,17 @@ def listen(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket]
 
     Raises NoAddress, OSError when the port is taken.
     """
-    tries = 1 if port else _TRIES
+    if port:
+        tries = 1
+    else:
+        tries = _TRIES
     while True:
         sockets: List[socket.socket] = []
         number, tries = port, tries - 1
         try:
             for address in addresses:
-                family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 try:
-                    sockets.append(socket.create_server((address, number), family=family, backlog=1024))
+                    sockets.append(socket.create_server((address, number), family=_family_of(address), backlog=1024))
                 except OSError as err:
                     if err.errno not in _NOT_OURS and not isinstance(err, socket.gaierror):
                         raise
@@ -66,6 +71,12 @@ def listen(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket]
         return sockets, number
 
 
+def _family_of(address: str) -> socket.AddressFamily:
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET
+
+
 def _numeric(address: str) -> bool:
     try:
         ipaddress.ip_address(address.partition("%")[0])
@@ -80,19 +91,19 @@ def _loopback(address: str) -> bool:
 
 def _resolved(name: str) -> List[str]:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        results = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [str(address[0]) for _, _, _, _, address in found]
+    return [str(address[0]) for _, _, _, _, address in results]
 
 
 def _sources(other: str) -> Iterator[str]:
     """The addresses from which this machine would talk to the other one; connecting UDP sends nothing."""
     try:
-        found = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)
+        results = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return
-    for family, kind, proto, _, address in found:
+    for family, kind, proto, _, address in results:
         with contextlib.suppress(OSError), socket.socket(family, kind, proto) as probe:
             probe.connect(address)
             source = str(probe.getsockname()[0])

@@ -18,7 +18,7 @@ from typing import Container, Iterator, List, Optional, Tuple, Type
 
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ
-from hyperpod_kit.untrusted.identity import no_file, not_ours, require_ours, require_own_file
+from hyperpod_kit.untrusted.identity import foreign_error, not_regular_error, require_own_file, require_user_owned
 
 _WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 256
@@ -43,34 +43,34 @@ class OwnedDirectory:
         """
         parent, name = os.path.split(os.path.abspath(path))
         if make and name:
-            above = walk.directory(parent, make=True)
+            above = walk.open_directory(parent, make=True)
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, mode, dir_fd=above)
             finally:
                 os.close(above)
-        handle = walk.directory(os.path.abspath(path))
+        handle = walk.open_directory(os.path.abspath(path))
         try:
-            require_ours(os.fstat(handle), path, handle)
+            require_user_owned(os.fstat(handle), path, handle)
             return cls(handle, path)
         except BaseException:
             os.close(handle)
             raise
 
-    def own(self, name: str, mode: int = 0o700) -> OwnedDirectory:
+    def ensure_directory(self, name: str, mode: int = 0o700) -> OwnedDirectory:
         """A directory in this one that is exactly this user's and has this mode; it is made when it is missing.
 
         Raises Untrusted for anything else in its place, OSError.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.handle)
-        handle = self._opened(self.handle, name, self.path)
+        handle = self._open_directory(self.handle, name, self.path)
         try:
-            found = os.fstat(handle)
-            require_ours(found, self.of(name), handle, root_too=False)
-            if stat.S_IMODE(found.st_mode) != mode:
+            status = os.fstat(handle)
+            require_user_owned(status, self.path_of(name), handle, root_too=False)
+            if stat.S_IMODE(status.st_mode) != mode:
                 os.fchmod(handle, mode)
-            return OwnedDirectory(handle, self.of(name))
+            return OwnedDirectory(handle, self.path_of(name))
         except BaseException:
             os.close(handle)
             raise
@@ -89,7 +89,7 @@ class OwnedDirectory:
         if handle >= 0:
             os.close(handle)
 
-    def of(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """The path of a name in it, for messages."""
         return os.path.join(self.path, name)
 
@@ -112,11 +112,11 @@ class OwnedDirectory:
                 handle = os.open(last, flags | _WRITE, mode, dir_fd=folder)
             except OSError as err:
                 if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and self._lies(last, folder):
-                    raise no_file(self.of(name)) from None
+                    raise not_regular_error(self.path_of(name)) from None
                 raise
         try:
             writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-            require_own_file(os.fstat(handle), self.of(name), self.handle, one_name=writes)
+            require_own_file(os.fstat(handle), self.path_of(name), self.handle, one_name=writes)
             os.set_blocking(handle, True)
             return handle
         except BaseException:
@@ -151,9 +151,9 @@ class OwnedDirectory:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        with source.folder(name, make=False) as (here, last):  # noqa: SIM117  # not in one line on Python 3.8
-            with self.folder(target, make=True) as (there, place):
-                os.replace(last, place, src_dir_fd=here, dst_dir_fd=there)
+        with source.folder(name, make=False) as (source_folder, last):  # noqa: SIM117  # not in one line on Python 3.8
+            with self.folder(target, make=True) as (target_folder, target_name):
+                os.replace(last, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
 
     def remove(self, name: str) -> None:
         """Remove a file, a link itself, or a directory with what is in it. What is not there is fine.
@@ -182,27 +182,27 @@ class OwnedDirectory:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=here)
-                inner = self._opened(here, part, path)
+                inner = self._open_directory(here, part, path)
                 path = os.path.join(path, part)
                 if opened >= 0:
                     os.close(opened)
                 here = opened = inner
-                require_ours(os.fstat(here), path, here)
+                require_user_owned(os.fstat(here), path, here)
             yield here, last
         finally:
             if opened >= 0:
                 os.close(opened)
 
     @staticmethod
-    def _opened(folder: int, name: str, above: str) -> int:
+    def _open_directory(folder: int, name: str, above: str) -> int:
         """A directory, opened through no link. Raises Untrusted for anything else, OSError."""
         try:
             return os.open(name, DIRECTORY, dir_fd=folder)
         except OSError as err:
             if err.errno not in (*MAYBE_NO_FILE, errno.EACCES):
                 raise
-            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            raise not_ours(found, os.path.join(above, name), "a directory") from None
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            raise foreign_error(status, os.path.join(above, name), "a directory") from None
 
     @staticmethod
     def _lies(name: str, folder: int) -> bool:

@@ -37,7 +37,7 @@ from hyperpod_kit.untrusted import parse, walk
 
 time.strptime("1970", "%Y")  # imports what dates need, for the same reason
 
-ANSWER = 55.0
+SILENCE_SECONDS = 55.0
 """Seconds that a child may take without reporting, reading or writing anything and without working: with the start and
 the end of the program around it, 60 seconds."""
 
@@ -50,7 +50,7 @@ _SILENT: Dict[int, int] = {}
 
 _RATE = 1 << 20
 """Bytes that a child has to read or write in a second, on average, beyond ANSWER."""
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 _MOMENT = 2.0
 """Seconds that a child has to end in."""
 
@@ -63,23 +63,23 @@ _WHOLE_MACHINE = ["0", "0", "4294967295"]
 Receiver = Callable[[Any], None]
 
 
-class OwnerPatience(NamedTuple):
-    """How long a child may take: `answer` seconds since its last report, more for what it gets done, and never
+class OwnerLimits(NamedTuple):
+    """How long a child may take: `silence` seconds since its last report, more for what it gets done, and never
     more than `longest`."""
 
-    answer: float = ANSWER
+    silence: float = SILENCE_SECONDS
     longest: float = LONGEST
 
     def allowed(self, moved: int, worked: float) -> float:
         """Seconds since its last report, for `moved` bytes and `worked` seconds of processor time since then."""
-        return min(self.longest, self.answer + moved / _RATE + 100.0 * worked)
+        return min(self.longest, self.silence + moved / _RATE + 100.0 * worked)
 
     def still(self, moved: int) -> float:
         """Seconds in which nothing moves, after `moved` bytes, which a system may have to write out first."""
-        return min(self.longest, self.answer + moved / _RATE)
+        return min(self.longest, self.silence + moved / _RATE)
 
 
-PATIENCE = OwnerPatience()
+DEFAULT_LIMITS = OwnerLimits()
 
 
 def is_root() -> bool:
@@ -93,17 +93,17 @@ def is_root() -> bool:
         return False
 
 
-def of(path: str, patience: OwnerPatience = PATIENCE) -> Optional[int]:
-    """As whom a process that is root works on `path`, 0 for root: see `walk.whose`. None where it is not root.
+def uid_for(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
+    """As whom a process that is root works on `path`, 0 for root: see `walk.owner_uid`. None where it is not root.
 
     Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer, OSError.
     """
     if not is_root():
         return None
-    return int(in_child(lambda: walk.whose(path), 0, path, patience))
+    return int(run_as_user(lambda: walk.owner_uid(path), 0, path, limits))
 
 
-def as_owner(path: str, work: Callable[[], Any], patience: OwnerPatience = PATIENCE) -> Any:
+def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
     """What `work` gives (something that JSON has), done as the owner of `path` in a child where this process is root,
     and in this process otherwise. Only `path` is worked on, and nothing that `work` does to this process's memory
     stays.
@@ -111,31 +111,35 @@ def as_owner(path: str, work: Callable[[], Any], patience: OwnerPatience = PATIE
     Raises what `work` raises of HyperpodKitError (as UsageError, Unreachable or HyperpodKitError) and OSError,
     Unreachable when it does not get on.
     """
-    uid = of(path, patience)
-    return work() if uid is None else in_child(work, uid, path, patience)
+    uid = uid_for(path, limits)
+    if uid is None:
+        return work()
+    return run_as_user(work, uid, path, limits)
 
 
-def streamed(
+def run_streamed(
     path: str,
     uid: Optional[int],
     work: Callable[[Receiver], Any],
     receive: Receiver,
-    patience: OwnerPatience = PATIENCE,
+    limits: OwnerLimits = DEFAULT_LIMITS,
 ) -> Any:
     """`work(report)` as that user; `receive` gets here what is reported there (something that JSON has), at once.
     `uid`: None where this process is not root, then it is done in this process.
 
-    Who reports something gets on. Raises as `as_owner`.
+    Who reports something gets on. Raises as `run_as_owner`.
     """
-    return work(receive) if uid is None else _result(work, uid, path, patience, receive)
+    if uid is None:
+        return work(receive)
+    return _result(work, uid, path, limits, receive)
 
 
-def in_child(work: Callable[[], Any], uid: int, path: str, patience: OwnerPatience = PATIENCE) -> Any:
-    """What `work` gives as that user. `path`: for messages. Raises as `as_owner`."""
-    return _result(lambda report: work(), uid, path, patience, lambda value: None)
+def run_as_user(work: Callable[[], Any], uid: int, path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
+    """What `work` gives as that user. `path`: for messages. Raises as `run_as_owner`."""
+    return _result(lambda report: work(), uid, path, limits, lambda value: None)
 
 
-def _result(work: Callable[[Receiver], Any], uid: int, path: str, patience: OwnerPatience, receive: Receiver) -> Any:
+def _result(work: Callable[[Receiver], Any], uid: int, path: str, limits: OwnerLimits, receive: Receiver) -> Any:
     if _SILENT.get(uid, 0) >= SILENCES:
         raise Unreachable(f"{path} was not asked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list")
     sys.stdout.flush()
@@ -146,27 +150,27 @@ def _result(work: Callable[[Receiver], Any], uid: int, path: str, patience: Owne
     if pid == 0:
         _child(work, uid, sink, parent)
     os.close(sink)
-    answer = None
+    response = None
     try:
-        for line in _lines(pid, source, uid, path, patience):
+        for line in _lines(pid, source, uid, path, limits):
             message = _message(line, uid, path)
             if "report" in message:
                 receive(message["report"])
             elif "printed" in message:
                 _print(message)
             else:
-                answer = message
+                response = message
     except KeyboardInterrupt:
         _interrupt(pid)
         raise
     finally:
         os.close(source)
         status = _end(pid)
-    if answer is None:
+    if response is None:
         raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_of_a_signal(status)}")
-    if "value" in answer:
-        return answer["value"]
-    _raise(answer)
+    if "value" in response:
+        return response["value"]
+    _raise(response)
 
 
 def _message(line: bytes, uid: int, path: str) -> Any:
@@ -177,36 +181,42 @@ def _message(line: bytes, uid: int, path: str) -> Any:
 
 
 def _print(message: Any) -> None:
-    stream = sys.stderr if message.get("on") == "stderr" else sys.stdout
+    if message.get("on") == "stderr":
+        stream = sys.stderr
+    else:
+        stream = sys.stdout
     stream.write(str(message["printed"]))
     stream.flush()
 
 
-def _raise(answer: Any) -> NoReturn:
-    message, hint = str(answer.get("message", "")), answer.get("hint")
-    hint = hint if isinstance(hint, str) else None
-    if answer.get("kind") == "OSError":
-        number = answer.get("errno")
-        raise OSError(number if isinstance(number, int) else errno.EIO, message, answer.get("file"))
-    known = _class_of(answer)
-    error = known.__new__(known)
+def _raise(response: Any) -> NoReturn:
+    message, hint = str(response.get("message", "")), response.get("hint")
+    if not isinstance(hint, str):
+        hint = None
+    if response.get("kind") == "OSError":
+        number = response.get("errno")
+        if not isinstance(number, int):
+            number = errno.EIO
+        raise OSError(number, message, response.get("file"))
+    error_class = _class_of(response)
+    error = error_class.__new__(error_class)
     HyperpodKitError.__init__(error, message, hint=hint)
-    for name, value in dict(answer.get("facts") or {}).items():
+    for name, value in dict(response.get("facts") or {}).items():
         setattr(error, name, value)
-    code = answer.get("exit_code")
+    code = response.get("exit_code")
     if isinstance(code, int):
         error.exit_code = code
     raise error
 
 
-def _class_of(answer: Any) -> Type[HyperpodKitError]:
+def _class_of(response: Any) -> Type[HyperpodKitError]:
     """The error's own class where this process has it, else one of its exit code."""
     classes: List[Type[HyperpodKitError]] = [HyperpodKitError]
-    for known in classes:
-        classes += known.__subclasses__()
-        if known.__name__ == answer.get("class"):
-            return known
-    return {2: UsageError, 3: Unreachable}.get(answer.get("exit_code"), HyperpodKitError)
+    for error_class in classes:
+        classes += error_class.__subclasses__()
+        if error_class.__name__ == response.get("class"):
+            return error_class
+    return {2: UsageError, 3: Unreachable}.get(response.get("exit_code"), HyperpodKitError)
 
 
 def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
@@ -215,7 +225,7 @@ def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
     return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
 
 
-def _remember(uid: int) -> None:
+def _count_silence(uid: int) -> None:
     """That a child has fallen silent as another user: what is root's own is mounted by nobody out of ill will."""
     if uid and os.getuid() == 0:
         _SILENT[uid] = _SILENT.get(uid, 0) + 1
@@ -224,37 +234,37 @@ def _remember(uid: int) -> None:
 class _Watch:
     """What a child has got done, looked at from outside."""
 
-    def __init__(self, pid: int, patience: OwnerPatience) -> None:
-        self._pid, self._patience = pid, patience
-        self._begun = time.monotonic()
+    def __init__(self, pid: int, limits: OwnerLimits) -> None:
+        self._pid, self._limits = pid, limits
+        self._started_at = time.monotonic()
         self.reported()
 
     def reported(self) -> None:
         """It gets on."""
         self._latest = self._moving = time.monotonic()
-        self._first = self._seen = progress(self._pid)
+        self._first = self._progress = process_progress(self._pid)
 
     def silence(self) -> Optional[float]:
         """Seconds for which nothing has come of it, where these are more than it may take."""
-        now, seen = time.monotonic(), progress(self._pid)
-        if seen != self._seen:
-            self._seen, self._moving = seen, now
-        moved, worked = seen[0] - self._first[0], seen[1] - self._first[1]
+        now, current = time.monotonic(), process_progress(self._pid)
+        if current != self._progress:
+            self._progress, self._moving = current, now
+        moved, worked = current[0] - self._first[0], current[1] - self._first[1]
         # Who hangs has worked before: what is allowed for that must not lengthen the wait for what does not move.
-        if now - self._moving > self._patience.still(moved):
+        if now - self._moving > self._limits.still(moved):
             return now - self._moving
-        if now - self._latest > self._patience.allowed(moved, worked) or now - self._begun > self._patience.longest:
+        if now - self._latest > self._limits.allowed(moved, worked) or now - self._started_at > self._limits.longest:
             return now - self._latest
         return None
 
 
-def _lines(pid: int, source: int, uid: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
+def _lines(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> Iterator[bytes]:
     """Each line that it writes. Raises Unreachable when it does not get on."""
-    watch = _Watch(pid, patience)
+    watch = _Watch(pid, limits)
     data = bytearray()
     poll = select.poll()
     poll.register(source, select.POLLIN)
-    pause = _LOOK
+    pause = _POLL_SECONDS
     while True:
         if poll.poll(pause * 1000.0):
             part = os.read(source, 1 << 20)
@@ -263,24 +273,27 @@ def _lines(pid: int, source: int, uid: int, path: str, patience: OwnerPatience) 
             data += part
             if len(data) > _LARGEST:
                 raise Untrusted(f"{path}: an answer of more than {_LARGEST} bytes")
-            *lines, rest = bytes(data).split(b"\n") if b"\n" in part else (bytes(data),)
+            if b"\n" in part:
+                *lines, rest = bytes(data).split(b"\n")
+            else:
+                *lines, rest = (bytes(data),)
             if lines:
                 data = bytearray(rest)
                 yield from lines
                 watch.reported()
-                pause = _LOOK
+                pause = _POLL_SECONDS
             continue
         pause = min(1.0, pause * 2)
         silence = watch.silence()
         if silence is not None:
-            _remember(uid)
+            _count_silence(uid)
             raise Unreachable(
                 f"{path} does not answer, for {silence:.0f} s; its owner may have mounted something there",
                 hint="findmnt --list",  # asks no mount, as --target would
             )
 
 
-def progress(pid: int) -> tuple[int, float]:
+def process_progress(pid: int) -> tuple[int, float]:
     """(bytes read and written, seconds of processor time) of a process."""
     moved, ticks = 0, 0
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -296,7 +309,7 @@ def _interrupt(pid: int) -> None:
     """Have it take back what it has half made, as far as that is quick."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
-    _ended(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+    _wait_briefly(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
 
 
 def _end(pid: int) -> int:
@@ -311,16 +324,20 @@ def _end(pid: int) -> int:
         statuses.append(status)
         return ended != 0
 
-    _ended(has_ended)
-    return statuses[-1] if statuses else 0
+    _wait_briefly(has_ended)
+    if statuses:
+        return statuses[-1]
+    return 0
 
 
 def _of_a_signal(status: int) -> str:
     """For a message: the system ends who takes too much memory."""
-    return f", by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else ""
+    if os.WIFSIGNALED(status):
+        return f", by {signal.Signals(os.WTERMSIG(status)).name}"
+    return ""
 
 
-def _ended(has_ended: Callable[[], bool]) -> None:
+def _wait_briefly(has_ended: Callable[[], bool]) -> None:
     """Wait for that, for a moment."""
     end = time.monotonic() + _MOMENT
     with contextlib.suppress(ChildProcessError):
@@ -333,11 +350,11 @@ def _child(work: Callable[[Receiver], Any], uid: int, sink: int, parent: int) ->
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _let_go_of_streams(sink)
+        _detach_streams(sink)
         if uid not in (0, os.geteuid()):
             become(uid)
-        _end_with(parent)
-        _write(sink, _answer(lambda: work(lambda value: _write(sink, {"report": value}))))
+        _die_with_parent(parent)
+        _write(sink, _run_work(lambda: work(lambda value: _write(sink, {"report": value}))))
         code = 0
     except BaseException:
         code = 1
@@ -360,10 +377,12 @@ class _Printed(io.TextIOBase):
 
     def fileno(self) -> int:
         """Of the stream that it stands for, which leads nowhere here."""
-        return 1 if self._on == "stdout" else 2
+        if self._on == "stdout":
+            return 1
+        return 2
 
 
-def _let_go_of_streams(sink: int) -> None:
+def _detach_streams(sink: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
@@ -371,7 +390,7 @@ def _let_go_of_streams(sink: int) -> None:
     sys.stdout, sys.stderr = _Printed(sink, "stdout"), _Printed(sink, "stderr")
 
 
-def _end_with(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """Nobody waits for this process once its parent was killed: it ends then, too."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -385,14 +404,16 @@ def _write(sink: int, message: Any) -> None:
             data = data[os.write(sink, data) :]
 
 
-def _answer(work: Callable[[], Any]) -> Dict[str, Any]:
+def _run_work(work: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": work()}
     except HyperpodKitError as err:
         fields = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
         return {"kind": "error", "class": type(err).__name__, **fields}
     except OSError as err:
-        file = os.fsdecode(err.filename) if isinstance(err.filename, (str, bytes)) else None
+        file = None
+        if isinstance(err.filename, (str, bytes)):
+            file = os.fsdecode(err.filename)
         return {"kind": "OSError", "message": err.strerror or str(err), "errno": err.errno, "file": file}
     except Exception as err:
         return {"kind": "error", "message": f"{type(err).__name__}: {err}"}

@@ -38,7 +38,9 @@ def json_object(data: Union[bytes, bytearray, str], most: int = LARGEST, *, dist
 def count(text: str) -> Optional[int]:
     """The number that a few ASCII digits write, None for anything else. `str.isdigit` is true of "²" and of 4,301
     nines, too, of which `int` makes no number."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        return int(text)
+    return None
 
 
 def _distinct(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:

@@ -39,37 +39,39 @@ def current() -> Optional[int]:
     return _owner
 
 
-def adopt(uid: Optional[int]) -> None:
+def set_current(uid: Optional[int]) -> None:
     """Open sources as this user from now on: what `current` gave in the process that started this one."""
     global _owner
     _owner = uid
 
 
-def _at_once(place: str, what: Callable[[], int]) -> int:
+def _run_directly(path: str, what: Callable[[], int]) -> int:
     return what()
 
 
 @contextlib.contextmanager
-def reading(places: Sequence[str], ask: Callable[[str, Callable[[], int]], int] = _at_once) -> Iterator[None]:
+def reading(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int] = _run_directly) -> Iterator[None]:
     """In the block sources are opened as whoever owns these places, where this process is root and they are another's.
 
-    `ask(place, what)` gives what `what()` does, in bounded time where the place may hang.
+    `query(place, what)` gives what `what()` does, in bounded time where the place may hang.
     Raises UsageError for places of two users, Untrusted for a link of anybody else, Unreachable, OSError.
     """
-    uid = (_owner_of(places, ask) or EACH_ITS_OWN) if owner.is_root() and places else None
+    uid = None
+    if owner.is_root() and paths:
+        uid = _owner_of(paths, query) or EACH_ITS_OWN
     outer = _owner
-    adopt(uid)
+    set_current(uid)
     try:
         yield
     except PermissionError as err:
         if uid is None or uid == EACH_ITS_OWN:
             raise
         raise Unreachable(
-            f"{err.filename or places[0]}: {_name(uid)}, who owns the source, may not read it",
+            f"{err.filename or paths[0]}: {_name(uid)}, who owns the source, may not read it",
             hint="root reads what a user owns with that user's rights: give the file to that user",
         ) from None
     finally:
-        adopt(outer)
+        set_current(outer)
 
 
 @contextlib.contextmanager
@@ -81,7 +83,9 @@ def rights(path: Optional[str] = None) -> Iterator[None]:
         yield
         return
     if uid == EACH_ITS_OWN:
-        uid = walk.whose(os.path.abspath(path)) if path is not None else 0
+        uid = 0
+        if path is not None:
+            uid = walk.owner_uid(os.path.abspath(path))
         if not uid:
             yield
             return
@@ -99,17 +103,17 @@ def rights(path: Optional[str] = None) -> Iterator[None]:
         _thread.acting = False
 
 
-def at_once(path: str, _flags: int = 0) -> int:
-    """`files.at_once` with these rights: the `opener` of an `open` that reads a source."""
+def open_nonblocking(path: str, _flags: int = 0) -> int:
+    """`files.open_nonblocking` with these rights: the `opener` of an `open` that reads a source."""
     with rights(path):
         if _owner == EACH_ITS_OWN and not getattr(_thread, "acting", False):
-            return _as_root(path)
-        return files.at_once(path)
+            return _open_as_root(path)
+        return files.open_nonblocking(path)
 
 
-def _as_root(path: str) -> int:
+def _open_as_root(path: str) -> int:
     """What belonged to root a moment ago may be a link of somebody else's by now, which is not followed."""
-    folder, name = walk.parent_of(os.path.abspath(path), follow=True)
+    folder, name = walk.open_parent(os.path.abspath(path), follow=True)
     try:
         return os.open(name, files.GIVEN | os.O_NOFOLLOW, dir_fd=folder)
     finally:
@@ -126,17 +130,19 @@ def with_rights(what: Callable[[], T]) -> Callable[[], T]:
     return call
 
 
-def _owner_of(places: Sequence[str], ask: Callable[[str, Callable[[], int]], int]) -> Optional[int]:
+def _owner_of(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]) -> Optional[int]:
     """None for root's own."""
-    absolute = [os.path.abspath(place) for place in places]
-    owners = {ask(place, functools.partial(walk.whose, place)) for place in absolute} - {0}
+    absolute = [os.path.abspath(path) for path in paths]
+    owners = {query(path, functools.partial(walk.owner_uid, path)) for path in absolute} - {0}
     if len(owners) > 1:
         names = " and ".join(sorted(map(_name, owners)))
         raise UsageError(
             f"the sources belong to {names}: root reads those of one user at a time, with that user's rights",
             hint="call it for each of them, or as a user who may read both",
         )
-    return owners.pop() if owners else None
+    if owners:
+        return owners.pop()
+    return None
 
 
 def _name(uid: int) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, TextIO
 
 from hyperpod_kit.untrusted.text import printable_lines, shortened
 
-_OURS = re.compile(r"\n((?:error|hint):)")
+_KIT_LINE = re.compile(r"\n((?:error|hint):)")
 
 LONGEST_LINE = 4096
 """Characters of one line: more of them are nobody's reading."""
@@ -55,7 +55,9 @@ def data(value: Any, *, indent: Optional[int] = None) -> None:
 def lines(text: str) -> str:
     """Text of several lines as it may be shown: printable, no line without end, and none but the first that passes for
     an error or a hint of ours: names of files have line ends too."""
-    clean = _OURS.sub(r"\n  \1", text if printable_already(text) else printable_lines(text))
+    if not printable_already(text):
+        text = printable_lines(text)
+    clean = _KIT_LINE.sub(r"\n  \1", text)
     if len(clean) <= LONGEST_LINE:
         return clean
     return "\n".join(shortened(line, LONGEST_LINE) for line in clean.split("\n"))
@@ -82,10 +84,12 @@ def json_text(value: Any, *, indent: Optional[int] = None) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return None
     if isinstance(value, dict):
-        found: Dict[Any, Any] = {key: _finite(inner) for key, inner in value.items()}
-        return found
+        mapping: Dict[Any, Any] = {key: _finite(inner) for key, inner in value.items()}
+        return mapping
     if isinstance(value, (list, tuple)):
         listed: List[Any] = [_finite(inner) for inner in value]
         return listed

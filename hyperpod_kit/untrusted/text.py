@@ -16,7 +16,9 @@ def clean(value: object, most: int = LONGEST) -> str:
 
 def printable(text: str) -> str:
     """The text with a blank for each character that cannot be printed, line ends and tabs among them."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def printable_lines(text: str) -> str:
@@ -26,4 +28,6 @@ def printable_lines(text: str) -> str:
 
 def shortened(text: str, most: int) -> str:
     """At most `most` characters, the last of them an ellipsis when there were more."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"

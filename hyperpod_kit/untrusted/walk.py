@@ -14,48 +14,51 @@ import stat
 from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted, UntrustedPlace
-from hyperpod_kit.untrusted import held
+from hyperpod_kit.untrusted import dirfd
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_INTO = _STEP | os.O_DIRECTORY
 """An automounter mounts what is asked for as a directory, and nothing that is only named."""
 _MOST_LINKS = 40
 _MOST_STEPS = 1 << 16
-_HELD = re.compile(r"/proc/(self|[0-9]+)/fd/[0-9]+(?=/|$)")
+_DESCRIPTOR_PATH = re.compile(r"/proc/(self|[0-9]+)/fd/[0-9]+(?=/|$)")
 
 
-def directory(path: str, *, make: bool = False) -> int:
+def open_directory(path: str, *, make: bool = False) -> int:
     """A descriptor of the directory `path`, for `dir_fd=` and to list it. `make`: make what is not there of it.
 
     Links of root and of this process's user are followed, /var/run for one. Raises Untrusted for a link of anybody
     else and for a mount that another user serves, OSError.
     """
-    here = passed(path, make=make)
+    here = open_traversable(path, make=make)
     try:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
     finally:
         os.close(here)
 
 
-def passed(path: str, *, make: bool = False) -> int:
+def open_traversable(path: str, *, make: bool = False) -> int:
     """The same for `dir_fd=` only: a directory in which this user may make files need not be one that it may list."""
-    return _reached(path, path, None, make, True)
+    return _walk_to(path, path, None, make, True)
 
 
-def parent_of(path: str, *, make: bool = False, follow: bool = False, own_mounts: bool = True) -> Tuple[int, str]:
-    """(a descriptor of the directory in which `path` lies, for `dir_fd=`; its name there), reached as `directory` is.
+def open_parent(path: str, *, make: bool = False, follow: bool = False, own_mounts: bool = True) -> Tuple[int, str]:
+    """(a descriptor of the directory in which `path` lies, for `dir_fd=`; its name there), reached as `open_directory`
+    is.
 
     `make`: make the directories on the way. `follow`: where a link of root's or of this user's lies at `path`, what it
     leads to. `own_mounts`: whether what this process's user serves is entered. Raises Untrusted, OSError.
     """
     folder, name = os.path.split(path.rstrip("/"))
-    here = _reached(folder, path, None, make, own_mounts)
+    here = _walk_to(folder, path, None, make, own_mounts)
     for _ in range(_MOST_LINKS):
-        target = _link_of_ours(name, here, path, own_mounts) if follow else None
+        target = None
+        if follow:
+            target = _trusted_link_target(name, here, path, own_mounts)
         if target is None:
             return here, name or "."
         folder, name = os.path.split(target.rstrip("/"))
-        here = _reached(folder, path, here, make, own_mounts)
+        here = _walk_to(folder, path, here, make, own_mounts)
     os.close(here)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
@@ -64,7 +67,7 @@ NOBODY = 65534
 """Who looks for what is not there, in a directory into which anybody may put it the moment after."""
 
 
-def whose(path: str) -> int:
+def owner_uid(path: str) -> int:
     """The uid of whom root is to be while it works on `path`, whose links are followed.
 
     What a user serves is that user's, whatever it says of itself. What is not there is looked for as whoever could put
@@ -74,8 +77,8 @@ def whose(path: str) -> int:
     """
     way = _OwnersOnTheWay(path)
     todo: List[str] = path.split("/")[::-1]
-    here = _origin(_start(path)[0], None)
-    mount = held.mount_of(here)
+    here = _open_start(_split_start(path)[0], None)
+    mount = dirfd.mount_id_of(here)
     try:
         way.directory(here)
         while todo:
@@ -87,8 +90,11 @@ def whose(path: str) -> int:
             except (FileNotFoundError, NotADirectoryError):
                 return way.of_absent(here)
             try:
-                number = held.mount_of(there)
-                server = 0 if number == mount else held.served_by(number)
+                number = dirfd.mount_id_of(there)
+                if number == mount:
+                    server = 0
+                else:
+                    server = dirfd.serving_uid(number)
                 if server:
                     return way.of(server)
                 status = os.fstat(there)
@@ -103,8 +109,8 @@ def whose(path: str) -> int:
                 os.close(there)
             todo += target.split("/")[::-1]
             if target.startswith("/"):
-                here = _origin("/", here)
-                mount = held.mount_of(here)
+                here = _open_start("/", here)
+                mount = dirfd.mount_id_of(here)
         return way.of(os.fstat(here).st_uid)
     finally:
         os.close(here)
@@ -136,31 +142,35 @@ class _OwnersOnTheWay:
         return uid
 
     def of_absent(self, folder: int) -> int:
-        loose = os.fstat(folder).st_mode & 0o022
-        return self.of(self._latest or (NOBODY if loose else 0))
+        writable_by_others = os.fstat(folder).st_mode & 0o022
+        if self._latest:
+            return self.of(self._latest)
+        if writable_by_others:
+            return self.of(NOBODY)
+        return self.of(0)
 
 
-def _reached(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
+def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
     """A descriptor of the directory `way`. `seen_from`: the directory where it begins, of which it takes the place;
     None for this process's. `path`: what messages name. Raises Untrusted, OSError."""
-    start, rest = _start(way)
+    start, rest = _split_start(way)
     todo: List[str] = rest.split("/")[::-1]
     walked: List[str] = []
     name, mount, links = "", "", 0
     here = seen_from
     try:
-        here = _origin(start, here)
+        here = _open_start(start, here)
         # No user serves the root of all paths, so that nothing is asked of the list of mounts until another comes.
-        mount = held.mount_of(here) if start == "/" else ""
+        mount = dirfd.mount_id_of(here) if start == "/" else ""
         while todo:
             name = todo.pop()
             if name in ("", "."):
                 continue
             there, is_directory = _step(name, here, make)
-            mount = _answering(there, mount, name, path, own_mounts)
+            mount = _check_mount(there, mount, name, path, own_mounts)
             walked.append(name)
             if is_directory:
-                here = _instead(here, there)
+                here = _replace_descriptor(here, there)
                 continue
             try:
                 if not stat.S_ISLNK(os.fstat(there).st_mode):
@@ -168,12 +178,12 @@ def _reached(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                target = _target(there, name, path)
+                target = _link_target(there, name, path)
             finally:
                 os.close(there)
             todo += target.split("/")[::-1]
             if target.startswith("/"):
-                here = _origin("/", here)
+                here = _open_start("/", here)
         return here
     except BaseException as err:
         if here is not None:
@@ -183,28 +193,33 @@ def _reached(way: str, path: str, seen_from: Optional[int], make: bool, own_moun
         raise
 
 
-def _origin(start: str, seen_from: Optional[int]) -> int:
+def _open_start(start: str, seen_from: Optional[int]) -> int:
     """A descriptor of the directory where a way begins, in place of `seen_from`. A process whose own directory was on a
     mount that is lost is still let into what it names from the root."""
     if not start and seen_from is not None:
         return seen_from
     origin = os.open(start or ".", os.O_PATH | os.O_CLOEXEC)
-    return origin if seen_from is None else _instead(seen_from, origin)
+    if seen_from is None:
+        return origin
+    return _replace_descriptor(seen_from, origin)
 
 
-def answering(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
+def require_trusted_mount(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
     """Raises Untrusted where a file system that another user serves is mounted on an entry of `folder`, before anything
     is asked of it; OSError."""
-    _answering(there, held.mount_of(folder), name, path, own_mounts)
+    _check_mount(there, dirfd.mount_id_of(folder), name, path, own_mounts)
 
 
-def _answering(there: int, mount: str, name: str, path: str, own_mounts: bool) -> str:
+def _check_mount(there: int, mount: str, name: str, path: str, own_mounts: bool) -> str:
     """The mount that a descriptor is of; `mount`: that of the one before. It takes the descriptor when it raises
     Untrusted, OSError."""
     try:
-        number = held.mount_of(there)
+        number = dirfd.mount_id_of(there)
         # As root acts with a user's rights, what that user serves is still another's.
-        server = 0 if number == mount else held.served_by(number)
+        if number == mount:
+            server = 0
+        else:
+            server = dirfd.serving_uid(number)
         if server == 0 or (server == os.getuid() and own_mounts):
             return number
         raise UntrustedPlace(
@@ -215,25 +230,27 @@ def _answering(there: int, mount: str, name: str, path: str, own_mounts: bool) -
         raise
 
 
-def _start(way: str) -> Tuple[str, str]:
+def _split_start(way: str) -> Tuple[str, str]:
     """(where a way begins; the rest of it): "" is the directory where it is seen from. What a process holds by a
     descriptor is no link of a user's but the directory itself."""
-    held = _HELD.match(way)
-    if held:
-        return held[0], way[held.end() :]
-    return ("/", way) if way.startswith("/") else ("", way)
+    match = _DESCRIPTOR_PATH.match(way)
+    if match:
+        return match[0], way[match.end() :]
+    if way.startswith("/"):
+        return ("/", way)
+    return ("", way)
 
 
-def _instead(here: int, there: int) -> int:
+def _replace_descriptor(here: int, there: int) -> int:
     os.close(here)
     return there
 
 
-def _link_of_ours(name: str, folder: int, path: str, own_mounts: bool) -> Optional[str]:
+def _trusted_link_target(name: str, folder: int, path: str, own_mounts: bool) -> Optional[str]:
     """Where the link at `name` leads; None when there is none. It takes `folder` when it raises Untrusted, OSError."""
     try:
         handle = os.open(name or ".", _STEP, dir_fd=folder)
-        answering(handle, folder, name, path, own_mounts)
+        require_trusted_mount(handle, folder, name, path, own_mounts)
     except FileNotFoundError:
         return None
     except BaseException:
@@ -242,7 +259,7 @@ def _link_of_ours(name: str, folder: int, path: str, own_mounts: bool) -> Option
     try:
         if not stat.S_ISLNK(os.fstat(handle).st_mode):
             return None
-        return _target(handle, name, path)
+        return _link_target(handle, name, path)
     except BaseException:
         os.close(folder)
         raise
@@ -250,7 +267,7 @@ def _link_of_ours(name: str, folder: int, path: str, own_mounts: bool) -> Option
         os.close(handle)
 
 
-def _target(link: int, name: str, path: str) -> str:
+def _link_target(link: int, name: str, path: str) -> str:
     owner = os.fstat(link).st_uid
     if owner not in (0, os.geteuid()):
         raise UntrustedPlace(

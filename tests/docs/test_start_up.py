@@ -1,4 +1,4 @@
-"""What makes a command line slow to start is what it imports; bench/start_up.py measures the seconds."""
+"""What makes a command line slow to start is what it imports; lab/programs/start_up.py measures the seconds."""
 
 from __future__ import annotations
 

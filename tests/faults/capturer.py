@@ -74,7 +74,7 @@ def main() -> None:
     from hyperpod_kit.system import process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    own = process.myself()
+    own = process.this_process()
     owner = (own.pid, own.started)
     capture(shm_paths.user_directory(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world)
     print(f"captured {rank}", flush=True)

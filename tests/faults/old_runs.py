@@ -24,9 +24,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
-from hyperpod_kit.checkpoint.torture import day, days
-from hyperpod_kit.checkpoint.torture.days import DayEvent, DayOutcome, DayScene, DayWay
-from hyperpod_kit.checkpoint.torture.ground import ground
+from hyperpod_lab.torture import day, days
+from hyperpod_lab.torture.days import DayEvent, DayOutcome, DayScene, DayWay
+from hyperpod_lab.torture.ground import ground
 
 EVENTS = (
     DayEvent.STORAGE_AWAY,

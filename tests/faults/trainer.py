@@ -132,7 +132,7 @@ class Checkpoints:
         from hyperpod_kit.slurm.verdict import RestoreVerdict
 
         wanted, rejected = os.environ["HPK_RESUME_FROM"], []
-        say_so = (lambda found: verdict.tell(os.environ, found)) if self._rank == 0 else (lambda found: None)
+        say_so = (lambda found: verdict.write_verdict(os.environ, found)) if self._rank == 0 else (lambda found: None)
         first = None if wanted == verdict.NONE else wanted
         for entry in selection.walk(self._root, first=first, attempt=os.environ["HPK_ATTEMPT"]):
             try:
@@ -162,7 +162,7 @@ class Checkpoints:
         """The first rank that fails takes the others with it, so all wait until rank 0 has said why."""
         from hyperpod_kit.slurm import verdict
 
-        folder = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]))
+        folder = Path(verdict.verdict_directory(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]))
         end = time.monotonic() + 20.0
         while time.monotonic() < end and not any(told.read_bytes().endswith(b"}") for told in folder.glob("*.json")):
             time.sleep(0.05)
@@ -178,7 +178,7 @@ class Checkpoints:
         """Every rank its shard; rank 0 commits once all are there."""
         from hyperpod_kit.checkpoint.repository import commit, digest, layout
         from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
-        from hyperpod_kit.slurm.progress import Teller
+        from hyperpod_kit.slurm.progress import ProgressWriter
 
         self._seq += 1
         nonce = hashlib.sha256(os.environ["HPK_ATTEMPT"].encode()).hexdigest()[:6]
@@ -193,7 +193,7 @@ class Checkpoints:
                 raise
             failed = err
             say(attempt=os.environ["HPK_ATTEMPT"], rank=self._rank, failed=step, why=str(err))
-            Teller().failed()
+            ProgressWriter().failed()
         if ranks.agree({"failed": failed is not None})["failed"] or self._rank:
             return
         size = len(state) + len(leaves)
@@ -240,10 +240,10 @@ def main() -> int:
     signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
     signal.signal(signal.SIGUSR2, lambda *_: os._exit(1))
     sys.path.insert(0, args.lib)
-    from hyperpod_kit.slurm.progress import Teller
+    from hyperpod_kit.slurm.progress import ProgressWriter
 
     attempt, rank, count = os.environ["HPK_ATTEMPT"], int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    told = Teller()
+    told = ProgressWriter()
     checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count, args.keep_on)
     state, first = checkpoints.load(), checkpoints.step
     say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])

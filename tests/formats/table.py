@@ -51,9 +51,9 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.config import access_points
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import load
-from hyperpod_kit.data import ledger_check
-from hyperpod_kit.data.ledger import SampleLedger
+from hyperpod_kit.data import sample_log_check
 from hyperpod_kit.data.position import DataStep
+from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.job import ledger as job_ledger
 from hyperpod_kit.job import step_note
 from hyperpod_kit.job.goodput import time_rows
@@ -279,7 +279,7 @@ def a_step_note(directory: Path) -> None:
 
 
 def a_sample_ledger(directory: Path) -> None:
-    book = SampleLedger(
+    book = SampleLog(
         directory, rank=0, ranks=1, meant={"data": "d", "samples": 4, "seed": 1, "last": "drop"}, launch="l"
     )
     book.begin(0)
@@ -554,16 +554,18 @@ FORMATS = (
     Format(
         "hpk-quota/1",
         "quota.json",
-        lambda data: from_file(data, quota_note.NAME, lambda path: (quota_note.above(str(path.parent)) or {})["bytes"]),
+        lambda data: from_file(
+            data, quota_note.NAME, lambda path: (quota_note.nearest_note(str(path.parent)) or {})["bytes"]
+        ),
         1 << 40,
         lambda: in_directory(lambda directory: quota_note.write(str(directory), {"bytes": 1 << 40})),
     ),
     Format(
         "hpk-quota-request/1",
         "quota-request.json",
-        quota_requests.parse,
+        quota_requests.decode_request,
         REQUEST,
-        lambda: quota_requests.encoded(REQUEST),
+        lambda: quota_requests.encode_request(REQUEST),
     ),
     Format(
         "hpk-quota-state/1",
@@ -625,8 +627,8 @@ FORMATS = (
     Format(
         "hpk-ledger/1",
         "samples.jsonl",
-        lambda data: type(from_file(data, "l.jsonl", lambda path: ledger_check.check(path.parent))).__name__,
-        "LedgerReport",
+        lambda data: type(from_file(data, "l.jsonl", lambda path: sample_log_check.check(path.parent))).__name__,
+        "SampleLogReport",
         lambda: in_directory(a_sample_ledger),
     ),
     # On the wire.

@@ -12,7 +12,7 @@ import pytest
 from hyperpod_kit.storage.preload import run as preloading
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.users import ATTACKER, VICTIM, place
 from tests.support.capabilities import require
 from tests.support.wait import slowness
@@ -55,13 +55,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not answer is given up after two seconds, and on a machine that is slow after more of them."""
     monkeypatch.setattr(owner, "_SILENT", {})
     times = slowness()
-    patience = OwnerPatience(answer=1.0 * times, longest=5.0 * times)
-    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0 * times)
-    for function in (owner.as_owner, owner.of, owner.in_child):
+    patience = OwnerLimits(silence=1.0 * times, longest=5.0 * times)
+    monkeypatch.setattr(owner.OwnerLimits, "allowed", lambda self, moved, worked: 2.0 * times)
+    for function in (owner.run_as_owner, owner.uid_for, owner.run_as_user):
         monkeypatch.setattr(function, "__defaults__", (patience,))
-    monkeypatch.setattr(owner.streamed, "__defaults__", (patience,))
+    monkeypatch.setattr(owner.run_streamed, "__defaults__", (patience,))
     monkeypatch.setattr(preloading, "LFS", patience)
-    monkeypatch.setattr(walking, "HUNG", 2.0 * times)
+    monkeypatch.setattr(walking, "HANG_SECONDS", 2.0 * times)
 
 
 def data_of_two(shared: Path) -> Path:

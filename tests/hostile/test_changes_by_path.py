@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "touch": lambda path: by_descriptor.touch(path / "new"),
     "copy a file": lambda path: by_descriptor.copy_file(part_beside(path), path / "file"),
     "replace whole": lambda path: atomic_file.replace(path / "file", b"x"),
-    "take a place": lambda path: atomic_file.take_place(part_beside(path), path / "file"),
+    "take a place": lambda path: atomic_file.move_into_place(part_beside(path), path / "file"),
 }
 """What is changed below a directory that the attacker has exchanged for a link into the victim's home."""
 
@@ -248,7 +248,7 @@ def test_a_loop_of_ones_own_links_ends(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         by_descriptor.write_text(tmp_path / "a", "x")
     with pytest.raises(OSError, match="symbolic links"):
-        walk.passed(str(tmp_path / "a"))
+        walk.open_traversable(str(tmp_path / "a"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -261,8 +261,8 @@ def test_on_a_file_system_with_one_owner_for_all_that_owner_is_ours(
     try:
         os.chown(folder, ATTACKER, ATTACKER)
         with pytest.raises(Untrusted, match=f"uid {ATTACKER}"):
-            identity.require_ours(os.fstat(handle), str(folder), handle)
-        assert identity.user_on(handle) == 0 and os.listdir(folder) == []
+            identity.require_user_owned(os.fstat(handle), str(folder), handle)
+        assert identity.effective_owner(handle) == 0 and os.listdir(folder) == []
         made = os.open
 
         def given_away(*words: object, **options: object) -> int:
@@ -272,7 +272,7 @@ def test_on_a_file_system_with_one_owner_for_all_that_owner_is_ours(
 
         # As an access point does; the real one is a mount of a rehearsal.
         monkeypatch.setattr(os, "open", given_away)
-        identity.require_ours(os.fstat(handle), str(folder), handle)
+        identity.require_user_owned(os.fstat(handle), str(folder), handle)
     finally:
         monkeypatch.undo()
         os.close(handle)

@@ -9,7 +9,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import UntrustedPlace
-from hyperpod_kit.storage import own_database
+from hyperpod_kit.storage import private_database
 from hyperpod_kit.untrusted.closed import closed_directory
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
 
@@ -34,7 +34,7 @@ def refused(path: Path) -> int:
         with pytest.raises(UntrustedPlace):
             closed_directory(str(path))
         with pytest.raises(UntrustedPlace):
-            own_database.connect(path / "state", timeout=0.1)
+            private_database.connect(path / "state", timeout=0.1)
 
     return as_user(VICTIM, work)
 
@@ -58,7 +58,7 @@ def test_what_is_closed_is_named_without_the_links_of_its_user(closed: Path) -> 
 
     def work() -> None:
         assert closed_directory(str(link)) == str(closed)
-        own_database.connect(link / "state", timeout=0.1).execute("create table rows (row)")
+        private_database.connect(link / "state", timeout=0.1).execute("create table rows (row)")
 
     assert as_user(VICTIM, work) == 0
     assert os.listdir(closed) == ["state"]

@@ -1,4 +1,4 @@
-"""Nothing of this package writes to a terminal but through its exits, which clean what others wrote."""
+"""Nothing of these packages writes to a terminal but through its exits, which clean what others wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Iterator
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "hyperpod_kit"
+from tests.support.packages import PACKAGES, PRODUCT, modules, relative
 
 EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
 
@@ -26,14 +26,15 @@ ELSEWHERE = {
     "checkpoint/agent/rpc.py": "the agent's own log file",
     "checkpoint/agent/upkeep.py": "the agent's own log file",
     "checkpoint/agent/worker.py": "the agent's own log file",
-    "checkpoint/bench/": "what a person measures on their own machine; no other's words",
-    "checkpoint/torture/": "the same",
+    "hyperpod_lab/checkpoint_bench/": "what a person measures on their own machine; no other's words",
+    "hyperpod_lab/torture/": "the same",
     "job/container_starts.py": "a task's answer to the program that started it",
     "job/lifeline.py": "the job's own output, to its owner",
     "job/report.py": "the job's own output, to its owner",
     "job/rank.py": "the job's own output, to its owner",
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
     "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
+    "storage/bench/replay/": "a child, whose lines `storage bench` reads",
     "rehearsal/": "programs of their own inside machines, and the daemon's log",
 }
 """Prefix of a path -> why what is written there needs no cleaning."""
@@ -68,13 +69,13 @@ def writers(path: Path) -> Iterator[str]:
         name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
         asks = name in OF_CLICK and ast.unparse(called) == f"click.{name}"
         if asks or (name in CALLS and not _of_a_console(called)):
-            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}()"
+            yield f"{relative(path)}:{node.lineno} {name}()"
         if name in ("write", "writelines") and isinstance(called, ast.Attribute) and _is_stream(called.value):
-            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(called)}()"
+            yield f"{relative(path)}:{node.lineno} {ast.unparse(called)}()"
         if name == "write" and ast.unparse(called) == "os.write" and ast.unparse(node.args[0]) in ("1", "2"):
-            yield f"{path.relative_to(PACKAGE)}:{node.lineno} os.write()"
+            yield f"{relative(path)}:{node.lineno} os.write()"
         if name == "show" and ast.unparse(called) == "err.show" and not node.args:
-            yield f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(called)}()"
+            yield f"{relative(path)}:{node.lineno} {ast.unparse(called)}()"
 
 
 def _of_a_console(called: ast.expr) -> bool:
@@ -95,9 +96,9 @@ def _is_stream(value: ast.expr) -> bool:
 
 def watched() -> list[Path]:
     found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = str(path.relative_to(PACKAGE))
-        if "_bundle" not in path.parts and place not in EXITS and not place.startswith(tuple(ELSEWHERE)):
+    for path in modules():
+        place = relative(path)
+        if place not in EXITS and not place.startswith(tuple(ELSEWHERE)):
             found.append(path)
     return found
 
@@ -109,7 +110,7 @@ def test_no_file_writes_past_the_exits() -> None:
 
 
 def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
-    places = {str(path.relative_to(PACKAGE)) for path in watched()}
+    places = {relative(path) for path in watched()}
     wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
     wanted |= {"cli/command_ending.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
     wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "look", "keep", "repair")}
@@ -132,6 +133,6 @@ def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     ],
 )
 def test_the_look_sees_each_way_to_write(tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(__import__(__name__, fromlist=["x"]), "PACKAGE", tmp_path)
+    monkeypatch.setitem(PACKAGES, PRODUCT, tmp_path)
     (tmp_path / "a.py").write_text(f"{line}\n")
     assert list(writers(tmp_path / "a.py"))

@@ -20,7 +20,7 @@ from hyperpod_kit.storage.tier.rules import TierRule
 from hyperpod_kit.storage.usage import report
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
-from hyperpod_kit.storage.usage.walk import WalkAsked
+from hyperpod_kit.storage.usage.walk import WalkRequest
 from hyperpod_kit.untrusted import owner
 from tests.hostile.silent import quick
 from tests.hostile.silent import shared as shared
@@ -74,10 +74,10 @@ def test_a_preload_names_what_was_exchanged_and_reads_the_rest(
     kind: str, shared: Path, silent: Callable[..., None]
 ) -> None:
     data = a_tree(shared)
-    wanted = files.listed([str(data)])
+    wanted = files.list_files([str(data)])
     assert len(wanted.files) == 6 and not wanted.unread
     exchange(kind, data, silent)
-    done = run.run(wanted, run.plan(wanted), LocalRunner(), lambda line: None)
+    done = run.run_preload(wanted, run.plan_ways(wanted), LocalRunner(), lambda line: None)
     assert set(done.failed) == set(of_mallory(data)), done.failed
     for why in done.failed.values():
         # At once, from what the kernel has written down, and not at the end of somebody's patience.
@@ -88,7 +88,7 @@ def test_a_preload_names_what_was_exchanged_and_reads_the_rest(
 def lustre(shared: Path, monkeypatch: pytest.MonkeyPatch) -> PreloadList:
     """A tree of which every file is released, by the stand-in of `lfs`."""
     data = a_tree(shared)
-    wanted = files.listed([str(data)])
+    wanted = files.list_files([str(data)])
     state, program = shared / "lfs.json", shared / "bin" / "lfs"
     flags = ", ".join(f'"{file.path}": {RELEASED}' for file in wanted.files)
     state.write_text(f'{{"flags": {{{flags}}}, "queue": {{}}, "slow": 2, "drops": {{}}}}')
@@ -110,8 +110,8 @@ def test_lustre_is_not_asked_about_what_was_exchanged(
 ) -> None:
     data = shared / "fsx" / "data"
     exchange(kind, data, silent)
-    ways = {run.LUSTRE: list(lustre.files), run.OTHERS: []}
-    done = run.run(lustre, ways, LocalRunner(), lambda line: None, patience=5)
+    ways = {run.LUSTRE: list(lustre.files), run.READ_THROUGH: []}
+    done = run.run_preload(lustre, ways, LocalRunner(), lambda line: None, patience=5)
     assert set(done.failed) == set(of_mallory(data)), done.failed
 
 
@@ -122,26 +122,26 @@ def test_a_file_that_goes_while_lustre_is_asked_fails_alone(as_root: bool, share
     gone.unlink()
     if not as_root:
         lustre = PreloadList(tuple(file.__class__(file.path, file.size) for file in lustre.files), ())
-    ways = {run.LUSTRE: list(lustre.files), run.OTHERS: []}
-    done = run.run(lustre, ways, LocalRunner(), lambda line: None, patience=5)
+    ways = {run.LUSTRE: list(lustre.files), run.READ_THROUGH: []}
+    done = run.run_preload(lustre, ways, LocalRunner(), lambda line: None, patience=5)
     assert done.failed == {str(gone): "No such file or directory"}
 
 
 def test_what_was_read_before_a_file_system_died_stays_read(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that the kernel serves lets wait without anybody's ill will."""
     data = a_tree(shared)
-    wanted = files.listed([str(data)])
+    wanted = files.list_files([str(data)])
     dead = str(data / "good" / "root's")
     quick(monkeypatch)
-    open_file = files.opened
+    open_file = files.open_file
 
     def opened(file: files.PreloadFile) -> int:
         if file.path == dead:
             os.read(os.pipe()[0], 1)
         return open_file(file)
 
-    monkeypatch.setattr(sys.modules["hyperpod_kit.storage.preload.through"], "opened", opened)
-    done = run.run(wanted, run.plan(wanted), LocalRunner(), lambda line: None)
+    monkeypatch.setattr(sys.modules["hyperpod_kit.storage.preload.read_through"], "open_file", opened)
+    done = run.run_preload(wanted, run.plan_ways(wanted), LocalRunner(), lambda line: None)
     assert list(done.failed) == [dead] and "does not answer" in done.failed[dead]
 
 
@@ -164,15 +164,15 @@ def test_of_one_user_a_few_are_waited_for(
     if when == "before it is planned":
         for root in theirs:
             silent(root)
-    planned = tiering.plan([str(root) for root in [*theirs, *good]], rule, time.time() + 1e6)
+    planned = tiering.make_plan([str(root) for root in [*theirs, *good]], rule, time.time() + 1e6)
     reasons = [why for _, why in planned.failed]
     if when == "after it was planned":
         assert not reasons and len(planned.choice.go) == 8
         for root in theirs:
             silent(root)
-    done = tiering.apply(planned, rule, str(shared / "archive"), lambda item: None)
-    reasons += [why for _, why in done.left]
-    assert {item.root for item in done.gone} == {str(root) for root in good}
+    done = tiering.apply_plan(planned, rule, str(shared / "archive"), lambda item: None)
+    reasons += [why for _, why in done.retained]
+    assert {item.root for item in done.removed} == {str(root) for root in good}
     assert len(reasons) == (3 if planned.failed else 6)
     assert ["was not asked" in why for why in reasons] == [False] + [True] * (len(reasons) - 1), reasons
 
@@ -188,8 +188,8 @@ def test_as_many_processes_as_one_user_can_hold_up_do_not_end_a_count(
         place.mkdir()
         (place / "file").touch()
         silent(place / "file", regular=True)
-    monkeypatch.setattr(walking, "HUNG", 2.0 * slowness())
-    monkeypatch.setattr(walking, "HANGS", 1)
+    monkeypatch.setattr(walking, "HANG_SECONDS", 2.0 * slowness())
+    monkeypatch.setattr(walking, "MAX_HANGS", 1)
     for name in ("BATCH", "LIMIT", "FIRST_LIMIT"):  # so that every process gets some of them
         monkeypatch.setattr(walking, name, 1)
     known, started = walking._Pool._config, []
@@ -202,9 +202,9 @@ def test_as_many_processes_as_one_user_can_hold_up_do_not_end_a_count(
         return json.dumps(config)
 
     monkeypatch.setattr(walking._Pool, "_config", ignorant)
-    asked = WalkAsked(str(data), workers=processes)
+    asked = WalkRequest(str(data), workers=processes)
     ledger = UsageLedger(shared / "archive" / "state", asked.about())
-    walking.walk(asked, ledger, lambda count: None)
-    found = report.make(str(data), ledger)
+    walking.walk_tree(asked, ledger, lambda count: None)
+    found = report.make_report(str(data), ledger)
     ledger.close()
     assert len(started) > processes + 1 and found.users[str(VICTIM)].entries == 3

@@ -11,7 +11,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
-from hyperpod_kit.remote.actions import understood
+from hyperpod_kit.remote.actions import parse_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 
@@ -31,12 +31,12 @@ OURS: Dict[str, Any] = {
 
 
 def shown(*entries: Mapping[str, Any]) -> list[Action]:
-    return list(actions.understood([json.dumps(entry) for entry in entries]))
+    return list(actions.parse_actions([json.dumps(entry) for entry in entries]))
 
 
 def test_what_root_s_programs_wrote_is_shown() -> None:
     (one,) = shown(OURS)
-    assert one.words() == "2027-01-15T08:00:00Z  unmounted /fsx, asked by repair of mount fsx: it is stale"
+    assert one.to_line() == "2027-01-15T08:00:00Z  unmounted /fsx, asked by repair of mount fsx: it is stale"
     (sweep,) = shown({**OURS, "_UID": "412", "_SYSTEMD_UNIT": "hyperpod-kit-sweep.service"})
     assert sweep.unit == "hyperpod-kit-sweep.service"
 
@@ -68,7 +68,7 @@ def test_what_others_wrote_is_not(forged: Dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("line", ["", "{", "[]", "7", '"x"', "[" * 100_000, '{"a":' * 50_000, "x" * 1_000_000])
 def test_a_line_that_is_no_record_ends_nothing(line: str) -> None:
-    assert list(actions.understood([line, json.dumps(OURS)])) == shown(OURS)
+    assert list(actions.parse_actions([line, json.dumps(OURS)])) == shown(OURS)
 
 
 def test_words_of_a_record_move_no_cursor_and_begin_no_line() -> None:
@@ -80,7 +80,7 @@ def test_words_of_a_record_move_no_cursor_and_begin_no_line() -> None:
             "HYPERPOD_KIT_OWNER": {"a": 1},
         }
     )
-    line = one.words()
+    line = one.to_line()
     assert line.isprintable() and len(line) < 3 * LONGEST and (one.why, one.owner) == ("", "")
 
 
@@ -108,7 +108,7 @@ class Journal:
 
 def test_the_journal_is_asked_for_root_s_records_and_for_not_too_many() -> None:
     journal = Journal(0, json.dumps(OURS) + "\n", "")
-    assert len(actions.read(cast(Any, journal), 1_700_000_000.5).actions) == 1
+    assert len(actions.read_actions(cast(Any, journal), 1_700_000_000.5).actions) == 1
     for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={MOST}", "--since=@1700000000"):
         assert word in journal.argv
 
@@ -117,24 +117,24 @@ def test_a_journal_that_may_not_be_read_is_no_empty_one() -> None:
     """An admin who is shown nothing must not take it for `nothing was done`."""
     hint = "Hint: You are currently not seeing messages from other users and the system."
     with pytest.raises(NodeError) as raised:
-        actions.read(cast(Any, Journal(0, "", hint)), 0.0)
+        actions.read_actions(cast(Any, Journal(0, "", hint)), 0.0)
     assert raised.value.hint == "sudo hyperpod-kit node actions"
     for words in ("Failed to open files", "No journal files were found."):
         with pytest.raises(Unreachable, match=r"Failed to open|no journal"):
-            actions.read(cast(Any, Journal(1, "", words)), 0.0)
-    in_part = actions.read(cast(Any, Journal(1, json.dumps(OURS) + "\n", "Bad message")), 0.0)
+            actions.read_actions(cast(Any, Journal(1, "", words)), 0.0)
+    in_part = actions.read_actions(cast(Any, Journal(1, json.dumps(OURS) + "\n", "Bad message")), 0.0)
     assert len(in_part.actions) == 1 and in_part.problem == "journalctl: Bad message"
 
 
 @pytest.mark.parametrize("text, found", [("45s", 955.0), ("2h", 0.0), ("@17", 17.0)])
 def test_since(text: str, found: float) -> None:
-    assert actions.moment(text, 1000.0) == found
+    assert actions.parse_since(text, 1000.0) == found
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "1h; reboot", "@-1", "@1e9", "\u0661h", "9" * 30 + "d"])
 def test_since_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError):
-        actions.moment(text, 1000.0)
+        actions.parse_since(text, 1000.0)
 
 
 NODE = NodeTarget("i-0a", "workers", "", "10.0.0.1", "Running")
@@ -154,7 +154,7 @@ NODE = NodeTarget("i-0a", "workers", "", "10.0.0.1", "Running")
     ],
 )
 def test_a_hostile_answer_is_that_node_s_own_error(answer: str) -> None:
-    told = understood(NODE, Completed((), 0, answer, ""))
+    told = parse_response(NODE, Completed((), 0, answer, ""))
     assert told.error and told.actions == () and told.error.isprintable()
 
 
@@ -168,10 +168,10 @@ def test_odd_values_in_an_answer_are_only_words() -> None:
         {"at": -5},
         *[{"at": 1.0}] * 2000,
     ]
-    told = understood(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
+    told = parse_response(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
     assert not told.error and 0 < len(told.actions) <= MOST
-    assert all(one.words().isprintable() for one in told.actions)
+    assert all(one.to_line().isprintable() for one in told.actions)
 
 
 def test_a_node_of_an_older_release_says_so() -> None:
-    assert "release" in understood(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error
+    assert "release" in parse_response(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error

@@ -11,7 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.untrusted import walk
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
@@ -70,10 +70,10 @@ def test_nobody_else_holds_a_lock_of_the_node(make_fake: Path) -> None:
             def lock(name: str) -> str:
                 return str(lock)
 
-    with held(Node, "health", seconds=0) as mine:  # type: ignore[arg-type]
+    with hold_lock(Node, "health", seconds=0) as mine:  # type: ignore[arg-type]
         assert mine
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
-    with busy_as(ATTACKER, HOLD, str(lock)), held(Node, "health", seconds=0) as mine:  # type: ignore[arg-type]
+    with busy_as(ATTACKER, HOLD, str(lock)), hold_lock(Node, "health", seconds=0) as mine:  # type: ignore[arg-type]
         assert mine, "another user holds it"
 
 
@@ -88,7 +88,7 @@ def test_a_loop_of_links_on_the_way_ends(run: Path) -> None:
     (run / "a").symlink_to("b")
     (run / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
-        walk.directory(str(run / "a/x"), make=True)
+        walk.open_directory(str(run / "a/x"), make=True)
 
 
 def test_root_s_links_into_another_s_directory_stop_at_his(run: Path) -> None:
@@ -99,7 +99,7 @@ def test_root_s_links_into_another_s_directory_stop_at_his(run: Path) -> None:
     (run / "short").symlink_to("his/../his")
     assert as_user(ATTACKER, lambda: os.symlink("../roots", run / "his/back")) == 0
     with pytest.raises(Untrusted, match=f"uid {ATTACKER}"):
-        walk.directory(str(run / "short/back/cron.d"), make=True)
+        walk.open_directory(str(run / "short/back/cron.d"), make=True)
     assert not list((run / "roots").iterdir())
 
 
@@ -110,9 +110,9 @@ def test_descriptors_do_not_leak_on_the_way(run: Path) -> None:
     os.chown(run / "his", ATTACKER, ATTACKER, follow_symlinks=False)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        os.close(walk.directory(f"{run}/link/./link//new", make=True))
+        os.close(walk.open_directory(f"{run}/link/./link//new", make=True))
         with pytest.raises(Untrusted):
-            walk.directory(f"{run}/his/etc")
+            walk.open_directory(f"{run}/his/etc")
         with pytest.raises(FileNotFoundError):
-            walk.directory(f"{run}/nothing/here")
+            walk.open_directory(f"{run}/nothing/here")
     assert len(os.listdir("/proc/self/fd")) == before

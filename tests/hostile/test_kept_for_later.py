@@ -77,7 +77,7 @@ def test_a_store_takes_only_chunks_that_are_as_long_as_it_asked_for(tmp_path: Pa
     disk.put('s3://corpus/a "0a" 0-64', CHUNK[:-1])
     store = ChunkStore(chunks.CHUNK, disk)
     try:
-        assert store.ask(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
+        assert store.request(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
     finally:
         store.close()
 
@@ -173,7 +173,7 @@ def test_a_record_of_no_time_is_none(moment: str, tmp_path: Path) -> None:
 def test_a_note_of_no_number_counts_as_no_try(field: str, moment: Any) -> None:
     note = {"count": 2, "at": 1.0, "words": "x", "error": "", field: moment}
     if (field, moment) == ("count", 10**400):
-        assert mend.Tries.of(note).again(2.0, "y").count == 10**400 + 1
+        assert mend.Tries.of(note).after_try(2.0, "y").count == 10**400 + 1
         return
     assert mend.Tries.of(note) == mend.Tries()
 

@@ -189,11 +189,11 @@ def test_a_lock_of_anothers_makes_the_victim_signal_nobody(base: Path) -> None:
 
         def begin() -> None:
             with pytest.raises(Untrusted, match=f"of uid {ATTACKER}"):
-                lock.take_over(str(path), process.myself(), grace=0.2)
+                lock.take_over(str(path), process.this_process(), grace=0.2)
             assert lock.holder(str(path)) is None
 
         assert as_user(VICTIM, within(30, begin)) == 0
-        assert process.alive(owner), "it was ended"
+        assert process.is_alive(owner), "it was ended"
         os.close(held)
     finally:
         other.kill()
@@ -206,7 +206,7 @@ def test_a_lock_of_the_victims_under_a_second_name_is_none(base: Path) -> None:
 
     def begin() -> None:
         path = str(base / shm_slots.lock_file(VICTIM, "a" * 12, 0))
-        held = lock.try_acquire(path, process.myself())
+        held = lock.try_acquire(path, process.this_process())
         assert held is not None
         other = str(base / shm_slots.lock_file(VICTIM, "b" * 12, 0))
         os.link(path, other)

@@ -14,9 +14,9 @@ from hyperpod_kit.checkpoint.commands import cli as checkpoint_cli
 from hyperpod_kit.cli import diff_rows
 from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.job import ledger_row
-from hyperpod_kit.remote.causes import CAUSES, LONGEST_TEXT, recognise, searched
-from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
-from hyperpod_kit.remote.installed import NodeBundle, installed
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, diagnose, sentences
+from hyperpod_kit.remote.installed_bundles import NodeBundle, query_bundles
+from hyperpod_kit.remote.known_issues import CAUSES, LONGEST_TEXT, recognise, searched
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
@@ -66,7 +66,7 @@ def target(number: int) -> NodeTarget:
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda text: ascii(text[:60]))
 def test_diagnose_tells_of_the_others(odd: str) -> None:
-    targets = [(target(number), AwsWords()) for number in range(3)]
+    targets = [(target(number), AwsNodeStatus()) for number in range(3)]
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Node(odd, odd, odd + "\n" + odd), "i-2": Node(GOOD, GOOD)}
     first, strange, last = diagnose(targets, lambda one: nodes[one.instance_id])
     assert first.healthy and last.healthy
@@ -85,7 +85,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     ],
 )
 def test_its_line_says_what_is_odd(status: str, why: str) -> None:
-    [one] = diagnose([(target(1), AwsWords())], lambda one: Node(status, GOOD))
+    [one] = diagnose([(target(1), AwsNodeStatus())], lambda one: Node(status, GOOD))
     assert not one.healthy and why in "\n".join(sentences(one))
 
 
@@ -95,9 +95,11 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
             raise KeyError("\x1b]0;x\x07")
 
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Worse()}
-    well, odd = diagnose([(target(0), AwsWords()), (target(1), AwsWords())], lambda one: nodes[one.instance_id])
+    well, odd = diagnose(
+        [(target(0), AwsNodeStatus()), (target(1), AwsNodeStatus())], lambda one: nodes[one.instance_id]
+    )
     assert well.healthy and "cannot be read: KeyError" in "".join(sentences(odd))
-    _, bad = installed([target(0), target(1)], lambda one: nodes[one.instance_id])
+    _, bad = query_bundles([target(0), target(1)], lambda one: nodes[one.instance_id])
     assert "its answer cannot be read: KeyError" in bad.error
 
 
@@ -117,7 +119,7 @@ SCRIPT = "== current\n{current}\n== status\n{status}\n== identity\nx\n== sums\n=
 def test_diff_tells_of_the_others(said: str) -> None:
     good = SCRIPT.format(current="abcd", status='{"bundle_id": "abcd", "ok": true, "finished_at": 1}')
     nodes = {"i-0": Node(script=good), "i-1": Node(script=said)}
-    first, strange = installed([target(0), target(1)], lambda one: nodes[one.instance_id])
+    first, strange = query_bundles([target(0), target(1)], lambda one: nodes[one.instance_id])
     assert first.current == "abcd"
     bundle: Any = type("Bundle", (), {"bundle_id": "abcd"})()
     for answer in (first, strange):
@@ -187,11 +189,11 @@ def test_an_odd_checkpoint_does_not_hide_the_others(
 def test_hostile_text_is_searched_in_bounded_time() -> None:
     """8 MiB, as ssh lets through, made for the slowest way through each pattern. In a process that can be ended."""
     program = """
-from hyperpod_kit.remote import causes
+from hyperpod_kit.remote import known_issues
 words = ["mount target ", "s3", "mount-s3 ", "modprobe ", "bad interpreter ", "exceeded ", "insufficient ", "x\\n"]
 for word in words:
     for text in (word * (8 * 1024 * 1024 // len(word)), ("a " + word) * 2000 + "\\n"):
-        list(causes.recognise(text))
+        list(known_issues.recognise(text))
 """
     subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], check=True, timeout=120)
 

@@ -114,7 +114,7 @@ serve("::1", 20050)
 assert all(reaches(ATTACKER, address, 2049, family, protocol) for address, family, protocol in WAYS), "the attack works"
 assert reaches(ATTACKER, "127.0.0.1", 20050)
 node = node_of(EFS)
-assert packet_rules.guard(node) and not packet_rules.guard(node)
+assert packet_rules.ensure_rules(node) and not packet_rules.ensure_rules(node)
 for address, family, protocol in WAYS:
     assert not reaches(ATTACKER, address, 2049, family, protocol), (address, protocol)
     assert reaches(0, address, 2049, family, protocol), (address, protocol)
@@ -170,7 +170,7 @@ def root_is_served(port):
 
 pid = serve_as(ATTACKER, "127.0.0.1", 20051)
 assert root_is_served(20051), "the attack works"
-packet_rules.guard(node)
+packet_rules.ensure_rules(node)
 assert not root_is_served(20051)
 os.kill(pid, 9)
 os.waitpid(pid, 0)
@@ -193,34 +193,35 @@ GONE = (
     + """
 serve("10.99.0.1", 2049)
 node = node_of(HOME)
-first = packet_rules.see_to(node)
-assert first.holds and first.required and read_json(node.paths.packet_rules)["generation"], first
+first = packet_rules.restore_rules(node)
+assert first.in_force and first.required and read_json(node.paths.packet_rules)["generation"], first
 Counting.calls = 0
-assert packet_rules.see_to(node).holds and Counting.calls == 0, "a look costs no process while nobody changed anything"
+assert packet_rules.restore_rules(node).in_force
+assert Counting.calls == 0, "a look costs no process while nobody changed anything"
 for change in (("flush", "ruleset"), ("delete", "table", "inet", "hyperpod_kit"),
                ("flush", "chain", "inet", "hyperpod_kit", "output"),
                ("insert", "rule", "inet", "hyperpod_kit", "output", "accept")):
     nft(*change)
     assert reaches(ATTACKER, "10.99.0.1", 2049), change
-    found = packet_rules.see_to(node)
-    assert found.holds and found.said == "the packet rules were gone: set again", (change, found)
+    found = packet_rules.restore_rules(node)
+    assert found.in_force and found.message == "the packet rules were gone: set again", (change, found)
     assert not reaches(ATTACKER, "10.99.0.1", 2049), change
 # What others do with tables of their own is looked at, and nothing is said.
 nft("add", "table", "inet", "docker")
-assert packet_rules.see_to(node).said == "" and packet_rules.warnings(node) == []
+assert packet_rules.restore_rules(node).message == "" and packet_rules.warnings(node) == []
 # A configuration without any of it leaves nothing behind.
-gone = packet_rules.see_to(node_of(LustreMount("fsx", "/fsx", "fs-1", "abcdefgh")))
-assert gone.holds is None and "hyperpod_kit" not in nft("list", "ruleset")
+gone = packet_rules.restore_rules(node_of(LustreMount("fsx", "/fsx", "fs-1", "abcdefgh")))
+assert gone.in_force is None and "hyperpod_kit" not in nft("list", "ruleset")
 Counting.calls = 0
-assert packet_rules.see_to(node_of()).holds is None and Counting.calls == 0
+assert packet_rules.restore_rules(node_of()).in_force is None and Counting.calls == 0
 # And where it cannot be set, it is said once, by the report for as long as it lasts, and the gate closes for homes.
 packet_rules.NFT = packet_rules.IPTABLES = packet_rules.IP6TABLES = "/nowhere"
-found = packet_rules.see_to(node)
-assert found.holds is False and "could speak NFS" in found.said, found
-assert packet_rules.see_to(node).said == "" and "could speak NFS" in packet_rules.warnings(node)[0]
+found = packet_rules.restore_rules(node)
+assert found.in_force is False and "could speak NFS" in found.message, found
+assert packet_rules.restore_rules(node).message == "" and "could speak NFS" in packet_rules.warnings(node)[0]
 from hyperpod_kit.node import prolog_gate
-assert "could speak NFS" in prolog_gate.unguarded(node)
-assert prolog_gate.unguarded(node_of(EFS)) == "", "what is no home stays usable"
+assert "could speak NFS" in prolog_gate.missing_rules_reason(node)
+assert prolog_gate.missing_rules_reason(node_of(EFS)) == "", "what is no home stays usable"
 print("all of it")
 """
 )
@@ -235,16 +236,17 @@ for address, _ in ROLE:
 def who():
     found = {uid: [reaches(uid, *way) for way in WAYS] for uid in (0, ATTACKER, LISTED)}
     return {uid for uid in found if all(found[uid])}, {uid for uid in found if any(found[uid])}
-assert packet_rules.see_to(node_of()).holds is None and who() == ({0, ATTACKER, LISTED},) * 2
-assert packet_rules.see_to(node_of(metadata=())).holds and who() == ({0}, {0})
+assert packet_rules.restore_rules(node_of()).in_force is None and who() == ({0, ATTACKER, LISTED},) * 2
+assert packet_rules.restore_rules(node_of(metadata=())).in_force and who() == ({0}, {0})
 listed = node_of(metadata=("alice", "nobody-of-that-name"))
-assert packet_rules.see_to(listed).holds and who() == ({0, LISTED},) * 2
+assert packet_rules.restore_rules(listed).in_force and who() == ({0, LISTED},) * 2
 assert "nobody-of-that-name" in packet_rules.warnings(listed)[0]
 nft("flush", "ruleset")
-assert packet_rules.see_to(listed).said and who() == ({0, LISTED},) * 2
-assert packet_rules.see_to(node_of()).holds is None and who() == ({0, ATTACKER, LISTED},) * 2
+assert packet_rules.restore_rules(listed).message and who() == ({0, LISTED},) * 2
+assert packet_rules.restore_rules(node_of()).in_force is None and who() == ({0, ATTACKER, LISTED},) * 2
 # What comes out of a container's own network is nobody's of this node: closed too.
-assert "ip daddr 169.254.169.254 reject" in packet_rules.text(packet_rules.wanted(listed)).partition("chain forward")[2]
+table = packet_rules.nft_table(packet_rules.expected_rules(listed))
+assert "ip daddr 169.254.169.254 reject" in table.partition("chain forward")[2]
 print("all of it")
 """
 )
@@ -262,7 +264,7 @@ for address in ("169.254.169.254", "fd00:ec2::254"):
 for command in ("iptables", "ip6tables"):
     subprocess.run([command, "--append", "OUTPUT", "--jump", "ACCEPT"], check=True)
 node = node_of(EFS, metadata=("alice",))
-assert packet_rules.guard(node) and not packet_rules.guard(node)
+assert packet_rules.ensure_rules(node) and not packet_rules.ensure_rules(node)
 assert not reaches(ATTACKER, "10.99.0.1", 2049) and reaches(0, "10.99.0.1", 2049)
 for address, family in (("169.254.169.254", socket.AF_INET), ("fd00:ec2::254", socket.AF_INET6)):
     found = [reaches(uid, address, 80, family) for uid in (0, ATTACKER, LISTED)]
@@ -273,10 +275,10 @@ for address, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6))
 serving = serve_as(ATTACKER, "10.99.0.1", 20060)
 assert reaches(ATTACKER, "10.99.0.1", 20060)
 os.kill(serving, 9)
-assert packet_rules.see_to(node).holds
+assert packet_rules.restore_rules(node).in_force
 assert read_json(node.paths.packet_rules)["generation"] == "", "the old tables are not counted: each check looks"
 subprocess.run(["iptables", "--flush"], check=True)
-assert packet_rules.see_to(node).said == "the packet rules were gone: set again"
+assert packet_rules.restore_rules(node).message == "the packet rules were gone: set again"
 assert not reaches(ATTACKER, "10.99.0.1", 2049)
 print("all of it")
 """

@@ -130,7 +130,7 @@ class Racing(LocalRunner):
 mount = OpenZfsMount("homes", base, "fs-1")
 os.chmod("/mnt/roots", 0o755)
 before = os.stat("/mnt/roots")
-assert shadowed_homes.carry_over(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
+assert shadowed_homes.copy_missing_homes(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
 untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")
@@ -179,6 +179,6 @@ def test_options_that_come_in_a_value_of_the_configuration(changed: dict[str, st
     settings = load(CHECKOUT / "provisioning_parameters.example.json")
     written = tuple(
         one._replace(mount=replace(one.mount, **changed)) if isinstance(one.mount, EfsMount) else one  # type: ignore[arg-type]
-        for one in settings.written_mounts
+        for one in settings.sourced_mounts
     )
-    assert any(finding.severity == "error" for finding in validate(replace(settings, written_mounts=written)))
+    assert any(finding.severity == "error" for finding in validate(replace(settings, sourced_mounts=written)))

@@ -58,7 +58,7 @@ def wish(state: str, policy: HealthPolicy) -> Any:
         class paths:
             gate_mark = "/nonexistent"
 
-    return drain.wish(Asked(), {"fsx": record})  # type: ignore[arg-type]
+    return drain.desired_reason(Asked(), {"fsx": record})  # type: ignore[arg-type]
 
 
 def a_full_directory(path: str) -> None:

@@ -30,7 +30,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.protect import protect, unprotected
+from hyperpod_kit.node.mounts.protect import find_unprotected, protect
 from hyperpod_kit.system.mountinfo import find
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
@@ -67,14 +67,14 @@ plant(BASE)
 subprocess.run(["mount", "-o", "remount,bind,suid,dev,noatime,exec", BASE], check=True)
 assert (who(BASE), device(BASE)) == ("0", True), "the attack itself works: " + who(BASE)
 node = node_of(mount)
-assert [found.lacks for found in unprotected(node) if found.path == BASE] == [("nosuid", "nodev")]
+assert [found.missing_flags for found in find_unprotected(node) if found.path == BASE] == [("nosuid", "nodev")]
 with open(f"{BASE}/open", "w") as held:
     assert protect(node, mount)
     held.write("somebody works there")
 assert (who(BASE), device(BASE)) == (BE[1].partition("=")[2], False), who(BASE)
 flags = find(read_text("/proc/self/mountinfo"), BASE).flags
 assert {"nosuid", "nodev", "noatime"} <= set(flags) and "noexec" not in flags, flags
-assert not protect(node, mount) and not [found for found in unprotected(node) if found.path == BASE]
+assert not protect(node, mount) and not [found for found in find_unprotected(node) if found.path == BASE]
 subprocess.run(["mount", "-o", "remount,bind,ro,noexec,suid,dev", BASE], check=True)
 assert protect(node, mount)
 flags = find(read_text("/proc/self/mountinfo"), BASE).flags

@@ -9,7 +9,8 @@ from typing import Iterator, List
 import pytest
 
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.storage.quota import answer, backends, request_box, requests
+from hyperpod_kit.storage.quota import backends, request_box, requests
+from hyperpod_kit.storage.quota import decision as quota_decision
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, busy_as, place
 from tests.support.wait import until
@@ -63,7 +64,7 @@ class Limiter:
 @pytest.fixture
 def shared() -> Iterator[Path]:
     with place() as top:
-        request_box.make(str(top))
+        request_box.make_box(str(top))
         for uid, name in ((ATTACKER, "mallory"), (VICTIM, "bob")):
             (top / name).mkdir()
             os.chown(top / name, uid, uid)
@@ -77,7 +78,7 @@ def ask(shared: Path) -> str:
 
     assert as_user(ATTACKER, put) == 0
     box = request_box.RequestBox(str(shared))
-    (one,) = box.waiting()[0]
+    (one,) = box.pending()[0]
     box.close()
     return one.id
 
@@ -89,7 +90,7 @@ def test_a_directory_that_is_exchanged_meanwhile(shared: Path, monkeypatch: pyte
     with busy_as(ATTACKER, _EXCHANGES, str(mine), str(his), str(shared / ".l"), str(shared / ".a")):
         one = ask(shared)
         box = request_box.RequestBox(str(shared))
-        decision, commands = answer.approve(box, one, LocalRunner())
+        decision, commands = quota_decision.approve(box, one, LocalRunner())
         box.close()
     assert limiter.limited == [ATTACKER] and decision.approved
     assert commands == [["true", str(mine)]]
@@ -104,6 +105,6 @@ def test_a_directory_that_another_file_system_is_mounted_on(shared: Path) -> Non
     subprocess.run(["mount", "-t", "tmpfs", "none", str(mine)], check=True)
     try:
         with pytest.raises(QuotaError, match="something is mounted"):
-            requests.require_own(str(shared), str(mine), ATTACKER)
+            requests.require_owned(str(shared), str(mine), ATTACKER)
     finally:
         subprocess.run(["umount", str(mine)], check=True)

@@ -14,7 +14,7 @@ from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.system.process import Process, alive, identify
+from hyperpod_kit.system.process import Process, identify, is_alive
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
@@ -167,7 +167,7 @@ def test_a_users_process_that_says_it_is_the_daemon(shared):
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
         process = identify(theirs.pid)
-        assert alive(process) and not processes.runs(process, words)
+        assert is_alive(process) and not processes.runs(process, words)
         theirs.kill()
 
 

@@ -23,9 +23,9 @@ from hyperpod_kit.storage.tier.rules import TierRule
 from hyperpod_kit.storage.usage import report, scan
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
-from hyperpod_kit.storage.usage.walk import WalkAsked
+from hyperpod_kit.storage.usage.walk import WalkRequest
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.silent import data_of_two, quick
 from tests.hostile.silent import shared as shared
 from tests.hostile.silent import silent as silent
@@ -49,9 +49,9 @@ def a_run(root: Path, uid: int, mode: int, count: int = 3) -> List[str]:
     return names
 
 
-def moved(roots: List[Path], archive: Path) -> tiering.TierDone:
-    planned = tiering.plan([str(root) for root in roots], RULE, time.time() + 1e6)
-    return tiering.apply(planned, RULE, str(archive), lambda item: None)
+def moved(roots: List[Path], archive: Path) -> tiering.TierResult:
+    planned = tiering.make_plan([str(root) for root in roots], RULE, time.time() + 1e6)
+    return tiering.apply_plan(planned, RULE, str(archive), lambda item: None)
 
 
 @pytest.mark.parametrize("mode", [0o750, *full(0o700, 0o755)])
@@ -60,7 +60,7 @@ def test_owner_group_mode_and_times_survive_a_move(mode: int, shared: Path) -> N
     a_run(root, VICTIM, mode)
     before = {str(path.relative_to(root)): path.stat() for path in root.rglob("*")}
     done = moved([root], shared / "archive")
-    assert len(done.gone) == 2 and not done.left
+    assert len(done.removed) == 2 and not done.retained
     (target,) = (shared / "archive").iterdir()
     assert (target.stat().st_uid, stat.S_IMODE(target.stat().st_mode)) == (VICTIM, mode)
     compared = 0
@@ -116,10 +116,10 @@ def test_a_mount_that_does_not_answer_costs_one_line(
     os.chown(place, ATTACKER, ATTACKER)
     silent(place)
     quick(monkeypatch)
-    planned = tiering.plan([str(mine), str(good)], RULE, time.time() + 1e6)
+    planned = tiering.make_plan([str(mine), str(good)], RULE, time.time() + 1e6)
     assert [root for root, why in planned.failed if "does not answer" in why] == [str(mine)]
-    done = tiering.apply(planned, RULE, str(shared / "archive"), lambda item: None)
-    assert {item.root for item in done.gone} == {str(good)} and not done.left
+    done = tiering.apply_plan(planned, RULE, str(shared / "archive"), lambda item: None)
+    assert {item.root for item in done.removed} == {str(good)} and not done.retained
     for words in (["ls", str(mine)], ["prune", str(mine), "--latest", "1", "--dry-run"], ["verify", str(mine)]):
         deadline = Deadline(60)
         # Nothing of `verify` asks who holds a lease.
@@ -187,7 +187,7 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
     (data / "mallory" / "d").mkdir()
     mounted = data / "mallory" / ("d" if what == "a directory" else "file")
     silent(mounted, regular=what == "a file")
-    asked = WalkAsked(str(data), workers=1)
+    asked = WalkRequest(str(data), workers=1)
     known = walking._Pool._config
     first: List[str] = []
 
@@ -200,8 +200,8 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
 
     monkeypatch.setattr(walking._Pool, "_config", ignorant)
     ledger = UsageLedger(shared / "archive" / "state", asked.about())
-    walking.walk(asked, ledger, lambda count: None)
-    found = report.make(str(data), ledger)
+    walking.walk_tree(asked, ledger, lambda count: None)
+    found = report.make_report(str(data), ledger)
     ledger.close()
     assert found.users[str(VICTIM)].entries == 2
     if what == "a directory":  # the kernel says whose mount it is of, before it is asked
@@ -277,7 +277,7 @@ def test_checkpoints_of_another_owner_in_a_run_stay(shared: Path) -> None:
         os.chown(path, ATTACKER, ATTACKER)
         path.chmod(0o700 if path.is_dir() else 0o600)
     done = moved([root], shared / "archive")
-    assert {item.attempt for item in done.gone} == {names[1]} or not done.gone
+    assert {item.attempt for item in done.removed} == {names[1]} or not done.removed
     assert (root / names[0]).is_dir()
     copies = [path for path in (shared / "archive").rglob("*") if path.is_file()]
     assert not [path for path in copies if names[0] in str(path) and path.name.startswith("shard")]
@@ -292,21 +292,21 @@ def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
         kept.append(1)
         return [os.getuid(), os.geteuid(), os.getgid(), os.getgroups()]
 
-    assert owner.as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
-    assert kept == [] and owner.as_owner(str(shared), lambda: os.getuid()) == 0
+    assert owner.run_as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
+    assert kept == [] and owner.run_as_owner(str(shared), lambda: os.getuid()) == 0
 
     def refuse() -> object:
         raise UsageError("not so", hint="so")
 
     with pytest.raises(UsageError, match="not so") as refused:
-        owner.as_owner(str(shared / "mine"), refuse)
+        owner.run_as_owner(str(shared / "mine"), refuse)
     assert refused.value.hint == "so"
     with pytest.raises(PermissionError):
-        owner.as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
+        owner.run_as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
     with pytest.raises(HyperpodKitError, match="KeyError"):
-        owner.as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
+        owner.run_as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
     with pytest.raises(HyperpodKitError, match="without an answer"):
-        owner.as_owner(str(shared / "mine"), lambda: os._exit(0))
+        owner.run_as_owner(str(shared / "mine"), lambda: os._exit(0))
 
 
 @pytest.mark.full
@@ -320,11 +320,11 @@ def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
             pass
         return 7
 
-    assert owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.5 * slowness())) == 7
+    assert owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.5 * slowness())) == 7
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerPatience(answer=0.5))
+        owner.run_as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerLimits(silence=0.5))
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.2, longest=0.5))
+        owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.2, longest=0.5))
 
 
 def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path) -> None:
@@ -338,6 +338,6 @@ def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path)
         os.read(os.pipe()[0], 1)
 
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared), work_then_hang, OwnerPatience(answer=1.0))
+        owner.run_as_owner(str(shared), work_then_hang, OwnerLimits(silence=1.0))
     assert not deadline.has_passed()
-    assert OwnerPatience(answer=1.0).still(10 << 20) == 11.0
+    assert OwnerLimits(silence=1.0).still(10 << 20) == 11.0

@@ -10,8 +10,8 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from hyperpod_kit.node.peers.query import PeerQuestion, ask
-from hyperpod_kit.remote.controller import _response
+from hyperpod_kit.node.peers.query import PeerQuery, query_peers
+from hyperpod_kit.remote.controller import _node_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner
 from tests.hostile.loopback import VICTIM as OWNER
@@ -72,7 +72,7 @@ def test_nothing_of_roots_environment_is_seen_by_the_owner_of_the_job(
     command = ("/bin/sh", "-c", "sleep 1; cat /proc/self/environ | tr '\\0' '\\n'; id -u")
     nodes = tuple((f"i-{name}", "10.0.0.1", name) for name in ("n1", "n2"))
     with Watcher(OWNER) as watcher:
-        said = {one["id"]: one for one in ask(PeerQuestion(nodes, command, 5.0, 30.0), LocalRunner(), "i-0")}
+        said = {one["id"]: one for one in query_peers(PeerQuery(nodes, command, 5.0, 30.0), LocalRunner(), "i-0")}
     assert "srun" in watcher.programs, "it was looked at while it ran"
     assert not [text for text in watcher.seen if SECRET.encode() in text]
     for one, uid in ((said["i-n1"], OWNER), (said["i-n2"], 0)):
@@ -85,7 +85,8 @@ def test_nothing_of_roots_environment_is_seen_by_the_owner_of_the_job(
 def test_an_answer_out_of_a_users_job_is_marked_as_that_users_word() -> None:
     target = NodeTarget("i-1", "g", "compute", "10.0.0.1")
     said = json.loads(json.dumps({"id": "i-1", "way": "slurm", "owner": 4001, "returncode": 0, "stdout": "{}"}))
-    assert "a job of uid 4001, who could have changed it" in _response(target, said).doubt
+    assert "a job of uid 4001, who could have changed it" in _node_response(target, said).doubt
     assert (
-        _response(target, {**said, "owner": None}).doubt == "" and _response(target, {**said, "owner": 0}).doubt == ""
+        _node_response(target, {**said, "owner": None}).doubt == ""
+        and _node_response(target, {**said, "owner": 0}).doubt == ""
     )

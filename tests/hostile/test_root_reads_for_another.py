@@ -57,7 +57,7 @@ def test_nothing_is_read_that_the_owner_could_not_read(
         return data
 
     monkeypatch.setattr(PosixStore, "read", noted)
-    monkeypatch.setattr("hyperpod_kit.untrusted.owner.in_child", lambda work, *_: work())
+    monkeypatch.setattr("hyperpod_kit.untrusted.owner.run_as_user", lambda work, *_: work())
     assert run(words_of(kind, fsx / "mallory", tmp_path, names[-1])) != 0
     assert not [path for path in opened if "private" in path] and os.geteuid() == 0
 
@@ -86,12 +86,12 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
     assert run([*words, str(tmp_path / "theirs")]) == 0
     (fsx / "mallory" / "w").unlink()
     (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")
-    source_owner.adopt(ATTACKER)
+    source_owner.set_current(ATTACKER)
     try:
         with pytest.raises(PermissionError):
             byte_sources.opened(fsx / "mallory" / "w")
     finally:
-        source_owner.adopt(None)
+        source_owner.set_current(None)
     os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)
     assert run([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
 

@@ -88,6 +88,6 @@ def test_another_name_for_it_keeps_nobody_from_reading_it(what: str, everybodys:
 def test_nothing_is_sent_on_anothers_word(everybodys: Path) -> None:
     path = everybodys / "state.json"
     assert as_user(ATTACKER, lambda: an_alert_that_was_sent(path)) == 0
-    with pytest.raises(Untrusted), outbox.opened(path, SINKS):
+    with pytest.raises(Untrusted), outbox.open_outbox(path, SINKS):
         pytest.fail("a check goes on from it")
     assert json.loads(path.read_text())["alerts"][FULL.key]["accepted"] == ["mail admin@x"]

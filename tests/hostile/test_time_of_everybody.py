@@ -20,7 +20,7 @@ from hyperpod_kit.job.goodput.followed_file import FollowedFile
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.time_table import TimeTable
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.silent import shared as shared
 from tests.hostile.silent import silent as silent
 from tests.hostile.users import ATTACKER, ROOT, VICTIM
@@ -62,7 +62,7 @@ def users(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Dict[int, Path]:
     monkeypatch.setenv("HOME", str(shared / "root"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(owner, "_SILENT", {})
-    monkeypatch.setattr(users_time, "PATIENCE", OwnerPatience(3.0 * slowness(), 15.0 * slowness()))
+    monkeypatch.setattr(users_time, "PATIENCE", OwnerLimits(3.0 * slowness(), 15.0 * slowness()))
     return homes
 
 

@@ -44,8 +44,8 @@ def adopted(base: Path, run: str) -> List[int]:
 
     def work() -> None:
         folder = shm_paths.user_directory()
-        held = lock.take_over(os.path.join(folder, shm_slots.lock_file(VICTIM, run, 0)), process.myself())
-        slot_recovery.recover_slots(folder, run, 0, process.myself())
+        held = lock.take_over(os.path.join(folder, shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
+        slot_recovery.recover_slots(folder, run, 0, process.this_process())
         held.release()
         slots = list(shm_slots.attached(folder, shm_slots.names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
@@ -106,7 +106,7 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
     run = run_of(base)
 
     def work() -> None:
-        held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.myself())
+        held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
         assert held is not None
         with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
             slot_recovery.recover_slots(shm_paths.user_directory(), run, 0, process.Process(1, 1))

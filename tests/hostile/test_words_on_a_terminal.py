@@ -18,8 +18,8 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli import output
 from hyperpod_kit.cluster.state import ClusterState, brief
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.remote import installed
-from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
+from hyperpod_kit.remote import installed_bundles
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, diagnose, sentences
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
@@ -160,7 +160,7 @@ class Node:
 def test_diagnose_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
     status = json.dumps({"ok": False, "steps": [{"step": EVIL, "status": "failed", "error": EVIL, "hint": EVIL}]})
     mounts = json.dumps({"mounts": [{"name": EVIL, "state": EVIL, "detail": EVIL}]})
-    [one] = diagnose([(TARGET, AwsWords(EVIL, EVIL))], lambda target: Node(status, mounts, EVIL + "\n" + EVIL))
+    [one] = diagnose([(TARGET, AwsNodeStatus(EVIL, EVIL))], lambda target: Node(status, mounts, EVIL + "\n" + EVIL))
     for line in [*sentences(one), *one.log]:
         output.out(line)
     assert obeyed(capsys.readouterr().out) == "" and "mount" in "".join(sentences(one))
@@ -171,7 +171,7 @@ def test_what_aws_repeats_of_a_node_and_what_a_node_says_of_its_bundle(capsys: p
     assert obeyed(brief(EVIL)) == obeyed(state.line()) == ""
     said = f"== current\nabcd{EVIL}\n== status\n{{}}\n== identity\nx\n== sums\n"
     said += f"== damaged\n{EVIL}: FAILED\n== files\n== end\n"
-    for answer in (installed.understand(TARGET, EVIL), installed.understand(TARGET, said)):
+    for answer in (installed_bundles.parse_output(TARGET, EVIL), installed_bundles.parse_output(TARGET, said)):
         output.out(answer.error + answer.current + "".join(answer.damaged))
     assert obeyed(capsys.readouterr().out) == ""
 

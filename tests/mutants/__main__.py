@@ -26,8 +26,19 @@ import coverage
 from tests.mutants.operators import Site, mutated, sites
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-COPIED = ("hyperpod_kit", "tests", "examples", "lifecycle_scripts", "templates", "slurm", "docs", "docs_build")
-FILES = ("pyproject.toml", "provisioning_parameters.example.json", "README.md")
+COPIED = (
+    "hyperpod_kit",
+    "rehearsal",
+    "lab",
+    "tests",
+    "examples",
+    "lifecycle_scripts",
+    "templates",
+    "slurm",
+    "docs",
+    "docs_build",
+)
+FILES = ("conftest.py", "pyproject.toml", "provisioning_parameters.example.json", "README.md")
 MOST_TESTS = 60
 """Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
 SECONDS = 900

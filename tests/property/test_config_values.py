@@ -33,7 +33,7 @@ from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.model.units import units_for
+from hyperpod_kit.model.units import mount_units
 from tests.property import systemd_oracle
 from tests.property.every_field import ACCESS_POINTS, BESIDE, DOCUMENT, PLACES, Place, document, replaced, written
 from tests.support.examples import examples
@@ -185,7 +185,7 @@ def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
     units: Dict[str, str] = {}
     origin: Dict[str, Tuple[str, str]] = {}
     for kind, mount in legal_mounts().items():
-        for template, unit in units_for(mount):
+        for template, unit in mount_units(mount):
             if not unit.endswith(".service"):
                 continue
             calm = f"calm-{kind}-{template.split('.')[0]}.service"

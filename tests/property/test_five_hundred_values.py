@@ -20,7 +20,7 @@ from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.findings import under
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.units import NODE_UNITS, units_for
+from hyperpod_kit.model.units import NODE_UNITS, mount_units
 from tests.property import systemd_oracle
 from tests.property.every_field import NUMBERS, PLACES, Place, document, replaced, written
 from tests.property.hostile_values import CANARY, COUNT, numbers, texts
@@ -65,7 +65,7 @@ def units(settings: Settings) -> Dict[str, str]:
     config = settings.node_config()
     found = {unit: render_template(templates(), name, config=config).decode() for name, unit in NODE_UNITS}
     for mount in config.mounts:
-        for name, unit in units_for(mount):
+        for name, unit in mount_units(mount):
             assert unit not in found or unit.endswith(".slice")
             found[unit] = render_template(templates(), name, mount=mount, config=config).decode()
     return found

@@ -20,7 +20,7 @@ from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import ListedScript
 from hyperpod_kit.model.cluster import InstanceGroup
-from hyperpod_kit.model.scripts import PLACES, OwnScript
+from hyperpod_kit.model.scripts import PLACES, CustomScript
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.steps import STEPS
 
@@ -125,7 +125,7 @@ def own_scripts(directory: Path) -> Iterator[ListedScript]:
     for when in PLACES:
         path = directory / f"{when}.sh"
         path.write_text(f"#!/bin/bash\nset -e\necho {when} >>/etc/own-scripts\n")
-        yield ListedScript(OwnScript(when, path.name, when=when), path.name)
+        yield ListedScript(CustomScript(when, path.name, when=when), path.name)
 
 
 def in_service(sagemaker: Any) -> bool:

@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Iterable, List, Tuple
 
+OTHER_TESTS = ("rehearsal/rehearsal_tests", "lab/lab_tests")
+"""Where the tests of the other two distributions are: a package each, of a name of its own."""
 MACHINES = "tests/rehearsal"
 """Where the tests that boot machines are."""
 MOUNT_FAULTS = "tests/rehearsal/storage"
@@ -132,12 +134,13 @@ _COMPUTING = {
     "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
     "data": ("unit/data",),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
-    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
+    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal", "rehearsal/rehearsal_tests"),
     "storage": ("unit/storage",),
-    "ranks": ("distributed", "zoo"),
+    "ranks": ("distributed", "zoo", "lab/lab_tests"),
     "parsers": _PARSERS,
 }
-"""Part -> its directories and files below tests/, without the files in them that another part names.
+"""Part -> its directories and files below tests/, or those of the tests of another distribution, without the files in
+them that another part names.
 
 The longest come first, so that the last ones to end are short."""
 WAITING_FOR_STEPS = "job"
@@ -156,7 +159,7 @@ def _computing(marks: str, timeout: int, options: Tuple[str, ...] = ()) -> Tuple
 
 
 def _below_tests(paths: Iterable[str]) -> Tuple[str, ...]:
-    return tuple(f"tests/{path}" for path in paths)
+    return tuple(path if path.startswith(OTHER_TESTS) else f"tests/{path}" for path in paths)
 
 
 def _of_others(name: str) -> List[str]:

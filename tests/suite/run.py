@@ -161,7 +161,7 @@ def prepare(checkout: Path) -> None:
     os.environ.update(memory.IN_LARGE_PAGES)
     # Thousands of processes of the tests import this package, many as a user who may not write here: compiled once.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    compileall = [PYTEST[0], "-m", "compileall", "-q", "-j", "0", "hyperpod_kit", "tests", "examples"]
+    compileall = [PYTEST[0], "-m", "compileall", "-q", "-j", "0", "hyperpod_kit", "lab", "tests", "examples"]
     subprocess.run(compileall, cwd=checkout)
     for path in closed_above(checkout) if os.geteuid() == 0 else ():
         print(f"tests that run jobs as an ordinary user will fail: {path} is closed to others; clone to /srv, say")

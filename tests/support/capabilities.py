@@ -210,7 +210,7 @@ def root_file_system() -> str:
 
 
 def disk() -> str:
-    entry = mountinfo.holding(mountinfo.read(), tempfile.gettempdir())
+    entry = mountinfo.mount_holding(mountinfo.read(), tempfile.gettempdir())
     return "a tmpfs has no medium but memory: set TMPDIR" if entry is not None and entry.fs_type == "tmpfs" else ""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Dict, List, Set, Tuple
 
 from tests.suite.run import APART, INTERRUPTED, can_run_apart
+from tests.support import packages
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 STARTS_A_PROCESS = re.compile(r"subprocess|warm\.|multiprocessing|os\.fork|PrivateSlurm|\bPopen\b")
@@ -37,7 +38,7 @@ LINES = 30
 def files() -> List[str]:
     """Test files that start processes, without those that boot machines."""
     found = []
-    for path in sorted((CHECKOUT / "tests").rglob("test_*.py")):
+    for path in sorted(path for tests in packages.TESTS for path in tests.rglob("test_*.py")):
         place = str(path.relative_to(CHECKOUT))
         if not place.startswith("tests/rehearsal/") and STARTS_A_PROCESS.search(path.read_text()):
             found.append(place)

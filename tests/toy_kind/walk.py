@@ -21,8 +21,8 @@ from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.preflight.check import preflight
 from hyperpod_kit.preflight.facts import AccountFacts
-from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.rehearsal import sandbox
 from hyperpod_kit.rehearsal.mount_faults import foreign_mount
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
@@ -43,7 +43,7 @@ def written(example: Path, directory: Path, name: str, **changes: str) -> Path:
 def main(example: Path, directory: Path) -> None:
     path = written(example, directory, "provisioning_parameters.json")
     plain, settings = load(example), load(path)
-    at = settings.written_mounts[-1].at
+    at = settings.sourced_mounts[-1].at
 
     # configuration: decoded, judged by its own rule, in the schema, known by its nickname
     assert settings.mounts == (*plain.mounts, TOY)
@@ -71,7 +71,7 @@ def main(example: Path, directory: Path) -> None:
 
     # preflight: nothing is asked, and no permission is needed
     for ours, theirs in zip(roles(settings), roles(plain)):
-        assert needs(settings, ours) == needs(plain, theirs)
+        assert required_permissions(settings, ours) == required_permissions(plain, theirs)
     facts = AccountFacts(Caller("111122223333", "arn:aws:iam::111122223333:user/admin"))
     assert preflight(settings, facts) == preflight(plain, facts)
 

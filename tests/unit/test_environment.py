@@ -11,9 +11,9 @@ from typing import Iterator, List, Set
 from docs_build.words import variables
 from hyperpod_kit import environment
 from tests.support.environment import MEANINGS
+from tests.support.packages import modules, relative
 
 CHECKOUT = Path(__file__).parents[2]
-PACKAGE = CHECKOUT / "hyperpod_kit"
 NAME = re.compile(r"HPK_[A-Z_]*")
 OURS = {name for name in vars(environment) if NAME.fullmatch(name)}
 
@@ -30,9 +30,9 @@ def sources() -> List[Path]:
 
 
 def in_package() -> Iterator[Path]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        place = str(path.relative_to(PACKAGE))
-        if not place.startswith((*STANDALONE, "_bundle/")) and place != "environment.py":
+    for path in modules():
+        place = relative(path)
+        if not place.startswith(STANDALONE) and place != "environment.py":
             yield path
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.suite import excuses, outcome
-from tests.support import capabilities
+from tests.support import capabilities, packages
 
 pytest_plugins = ["pytester"]
 CHECKOUT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ FORBIDDEN = {"skip", "skipif", "flaky"}
 def test_nothing_is_skipped_but_for_a_capability_and_nothing_is_run_again() -> None:
     """A plugin that runs failed tests again would hide what this suite is there to find."""
     places = set()
-    for path in sorted((CHECKOUT / "tests").rglob("*.py")):
+    for path in sorted(path for tests in packages.TESTS for path in tests.rglob("*.py")):
         source = path.read_text()
         if not any(word in source for word in FORBIDDEN):
             continue

@@ -10,7 +10,7 @@ from typing import List, Sequence
 import pytest
 
 from tests.suite import finished, run
-from tests.suite.parts import ALL, GATE, Lane, Part
+from tests.suite.parts import ALL, GATE, OTHER_TESTS, Lane, Part
 from tests.support.rows import share
 
 CHECKOUT = Path(__file__).parents[2]
@@ -29,7 +29,8 @@ def has_a_rehearsal(file: Path) -> bool:
 
 
 def test_every_test_file_is_in_one_part_of_its_kind() -> None:
-    files = [path.relative_to(CHECKOUT) for path in sorted((CHECKOUT / "tests").rglob("test_*.py"))]
+    places = [CHECKOUT / tests for tests in ("tests", *OTHER_TESTS)]
+    files = [path.relative_to(CHECKOUT) for place in places for path in sorted(place.rglob("test_*.py"))]
     for parts in (GATE, ALL):
         for lanes, expected in ((COMPUTING, files), (WAITING, [file for file in files if has_a_rehearsal(file)])):
             for file in expected:

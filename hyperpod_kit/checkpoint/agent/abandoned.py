@@ -40,7 +40,7 @@ def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: C
                 if page is None or page.state not in COMPLETE_STATES:
                     continue
                 age = capture_age.age(page, clock())
-                lives = directory == folder and process.alive(page.origin.trainer)
+                lives = directory == folder and process.is_alive(page.origin.trainer)
                 if not lives and (age is None or age > MAX_AGE):
                     return True
     return False

@@ -42,7 +42,7 @@ from hyperpod_kit.checkpoint.agent.snapshot_registry import SnapshotRegistry
 from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.system.process import alive
+from hyperpod_kit.system.process import is_alive
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import version
 
@@ -131,7 +131,7 @@ class Agent:
             try:
                 event = self.events.get(timeout=_TICK)
             except queue.Empty:
-                if not self.lifetime.has_trainer_ended and not alive(self.setup.owner):
+                if not self.lifetime.has_trainer_ended and not is_alive(self.setup.owner):
                     self._on_trainer_gone()
                 continue
             self.handle(event)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.proof import Seal
+from hyperpod_kit.untrusted.message_auth import Seal
 
 JsonMessage = Dict[str, Any]
 

@@ -173,7 +173,7 @@ class _RunFlush:
             if (
                 not complete_pages
                 or not _belongs_to_job(slots, self._job)
-                or any(process.alive(page.origin.trainer) for page in complete_pages)
+                or any(process.is_alive(page.origin.trainer) for page in complete_pages)
             ):
                 return
             # A storage that hangs keeps this process, and with it the locks: no later flush hangs there too.
@@ -313,11 +313,11 @@ class _RunFlush:
         if holder is None:
             return None
         agent, trainer = holder
-        if process.alive(trainer):
+        if process.is_alive(trainer):
             return FlushOutcome(self._run, None, False, f"its trainer (pid {trainer.pid}) is alive", again=False)
         if trainer != lock.NOBODY:
             return None
-        if process.alive(agent):
+        if process.is_alive(agent):
             return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is at work")
         if still < AT_WORK:
             return None
@@ -328,7 +328,7 @@ class _RunFlush:
         names = self._names
         slots = _open_slots(self._folder, names)
         trainers = (opened.page.origin.trainer for opened in slots)
-        live_trainer = next((trainer for trainer in trainers if process.alive(trainer)), None)
+        live_trainer = next((trainer for trainer in trainers if process.is_alive(trainer)), None)
         if live_trainer is not None:
             return FlushOutcome(self._run, None, False, f"its trainer (pid {live_trainer.pid}) is alive", again=False)
         complete_slots = [

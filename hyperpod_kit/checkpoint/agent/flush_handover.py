@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.agent.flush import FlushOutcome
 from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 from hyperpod_kit.untrusted import by_descriptor
 
 LIMIT = 3600.0
@@ -86,7 +86,7 @@ def hand_over(
             return state is not None and not state.startswith("activ")
         return os.waitpid(child, os.WNOHANG)[0] == child
 
-    is_announced = look_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
+    is_announced = poll_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
     by_descriptor.unlink(announce, missing_ok=True)
     if not is_announced:
         say(

@@ -21,7 +21,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, shm_paths
 from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
 from hyperpod_kit.system.process import dies_with
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -204,7 +204,7 @@ def _reap(pid: int, grace: float) -> int:
         done, status = os.waitpid(pid, os.WNOHANG)
         return done
 
-    look_until(try_wait, bool, every(0.005), seconds=grace)
+    poll_until(try_wait, bool, fixed_pause(0.005), seconds=grace)
     if not done:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """How two agents prove to each other that they have the token of this start of the run, before anything is said.
 
 The hub tells each newcomer a number that nobody has had before; the newcomer answers with one of its own and a proof
-over both. Each direction then has a key of its own that follows from both numbers (see untrusted/proof.py).
+over both. Each direction then has a key of its own that follows from both numbers (see untrusted/message_auth.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent.channel import MessageSeals
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted import parse, proof
+from hyperpod_kit.untrusted import message_auth, parse
 from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.strangers import GREETING
+from hyperpod_kit.untrusted.pending_connections import GREETING
 
 PROTOCOL = "hpk-agents/2"
 """Both sides say it first. That all ranks of a run are of the same release is looked at before any agent is started."""
@@ -37,20 +37,20 @@ class Hello(NamedTuple):
 
 def build_challenge() -> bytes:
     """What the hub tells a newcomer."""
-    return _encode_line(protocol=PROTOCOL, nonce=proof.nonce())
+    return _encode_line(protocol=PROTOCOL, nonce=message_auth.nonce())
 
 
 def build_response(key: bytes, challenge_line: bytes, rank: int, again: bool) -> tuple[bytes, MessageSeals]:
     """What the newcomer says to that, and how it goes on. Raises ValueError."""
     hub_nonce = _parse_nonce(challenge_line)
-    newcomer_nonce = proof.nonce()
+    newcomer_nonce = message_auth.nonce()
     return (
         _encode_line(
             protocol=PROTOCOL,
             nonce=newcomer_nonce,
             rank=rank,
             again=again,
-            proof=proof.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again)),
+            proof=message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again)),
         ),
         MessageSeals(*_seals(key, hub_nonce, newcomer_nonce, rank)),
     )
@@ -67,7 +67,9 @@ def verify_response(key: bytes, challenge_line: bytes, line: bytes, world: int) 
         newcomer_nonce, hub_nonce = _parse_nonce(line), _parse_nonce(challenge_line)
     except ValueError:
         return None
-    if not proof.same(response.get("proof"), proof.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again))):
+    if not message_auth.matches(
+        response.get("proof"), message_auth.proof(key, PROTOCOL, hub_nonce, newcomer_nonce, rank, int(again))
+    ):
         return None
     up, down = _seals(key, hub_nonce, newcomer_nonce, rank)
     return Hello(rank, again, MessageSeals(down, up))
@@ -105,11 +107,11 @@ def _parse_nonce(line: bytes) -> str:
     return nonce
 
 
-def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[proof.Seal, proof.Seal]:
+def _seals(key: bytes, hub: str, newcomer: str, rank: int) -> tuple[message_auth.Seal, message_auth.Seal]:
     """Of what the newcomer says, of what the hub says."""
     return (
-        proof.Seal(proof.derived(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
-        proof.Seal(proof.derived(key, PROTOCOL, "of the hub", hub, newcomer, rank)),
+        message_auth.Seal(message_auth.derive_key(key, PROTOCOL, "to the hub", hub, newcomer, rank)),
+        message_auth.Seal(message_auth.derive_key(key, PROTOCOL, "of the hub", hub, newcomer, rank)),
     )
 
 

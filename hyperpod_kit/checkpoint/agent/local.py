@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import by_descriptor, files
-from hyperpod_kit.untrusted.held import hold
+from hyperpod_kit.untrusted.dirfd import open_name
 
 _OWNED = "ours"
 
@@ -52,7 +52,7 @@ def _describe_owner(path: str) -> str:
     except FileNotFoundError:
         return ""
     try:
-        fd = hold(os.path.basename(path), folder)
+        fd = open_name(os.path.basename(path), folder)
     except FileNotFoundError:
         return ""
     except OSError as err:
@@ -79,7 +79,7 @@ def _make_directory(path: str) -> None:
     owner = _describe_owner(path)
     try:
         if owner in ("", _OWNED):
-            files.own_directory(path)
+            files.ensure_own_directory(path)
             return
     except Untrusted:
         owner = _describe_owner(path)

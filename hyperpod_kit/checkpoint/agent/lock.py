@@ -18,9 +18,9 @@ from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
 from hyperpod_kit.system import process
 from hyperpod_kit.system.file_lock import try_lock
-from hyperpod_kit.system.process import Process, alive, myself
+from hyperpod_kit.system.process import Process, is_alive, this_process
 from hyperpod_kit.untrusted import by_descriptor, files, parse
-from hyperpod_kit.untrusted.ours import open_ours
+from hyperpod_kit.untrusted.safe_open import open_own_file
 
 STOP = signal.SIGUSR2
 NOBODY = Process(0, 0)
@@ -69,7 +69,7 @@ def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
         # The holder before us may have removed the file: then this lock is on nothing.
         if try_lock(fd) and os.fstat(fd).st_nlink:
             # Written over and cut then: a page that is there already is had even where no memory is left.
-            os.ftruncate(fd, os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0))
+            os.ftruncate(fd, os.pwrite(fd, json.dumps([list(this_process()), list(trainer)]).encode(), 0))
             return Lock(path, fd)
     except BaseException:
         if os.fstat(fd).st_size == 0:
@@ -88,7 +88,7 @@ def _open(path: str) -> int:
         with contextlib.suppress(FileExistsError):
             return files.create(path)
         with contextlib.suppress(FileNotFoundError):
-            return open_ours(path, os.O_RDWR)[0]
+            return open_own_file(path, os.O_RDWR)[0]
     raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
 
 
@@ -121,7 +121,7 @@ class HolderSigns:
 def holder(path: str) -> Optional[Tuple[Process, Process]]:
     """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
-        fd, _ = open_ours(path, os.O_RDONLY)
+        fd, _ = open_own_file(path, os.O_RDONLY)
         try:
             agent, trainer = parse.document(os.pread(fd, _CONTENT, 0))
         finally:
@@ -155,9 +155,9 @@ def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout
             time.sleep(_POLL)
             continue
         waited = time.monotonic() - waiting_since
-        if current_holder is not None and alive(current_holder[0]):
+        if current_holder is not None and is_alive(current_holder[0]):
             agent, owner = current_holder
-            if owner != trainer and alive(owner):
+            if owner != trainer and is_alive(owner):
                 raise RunIsOwned(
                     f"process {owner.pid} on this node trains this run and rank",
                     hint=f"end process {owner.pid} first, or use another root",
@@ -178,6 +178,6 @@ def _is_flush_progressing(signs: HolderSigns, current_holder: Optional[Tuple[Pro
     return (
         current_holder is not None
         and current_holder[1] == NOBODY
-        and alive(current_holder[0])
+        and is_alive(current_holder[0])
         and signs.still_for() < _STILL
     )

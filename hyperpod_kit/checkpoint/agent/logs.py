@@ -7,7 +7,7 @@ import os
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.ours import open_ours
+from hyperpod_kit.untrusted.safe_open import open_own_file
 from hyperpod_kit.untrusted.text import clean
 
 _TAIL = 8192
@@ -16,7 +16,7 @@ _TAIL = 8192
 def take_last_line(path: str) -> str:
     """The last line of a log of ours, which is removed; "" when it is empty, not there, or another's."""
     try:
-        fd, status = open_ours(path, os.O_RDONLY)
+        fd, status = open_own_file(path, os.O_RDONLY)
     except (OSError, Untrusted):
         return ""
     try:

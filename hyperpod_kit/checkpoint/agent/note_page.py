@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Match, NamedTuple, Option
 
 from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.untrusted import by_descriptor, parse
-from hyperpod_kit.untrusted.held import opened
+from hyperpod_kit.untrusted.dirfd import reopen
 
 PAGE = 4096
 MOST, MOST_OF_ONE = 64, 16
@@ -42,7 +42,7 @@ class FoundPage(NamedTuple):
 def open_owned(path: str) -> int:
     """A descriptor to write the note that is ours, made where there is none. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with by_descriptor.place(path) as (folder, name):
+    with by_descriptor.parent_directory(path) as (folder, name):
         fd = os.open(name, flags, 0o600, dir_fd=folder)
     status = os.fstat(fd)
     if (status.st_uid, status.st_nlink, status.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
@@ -78,7 +78,7 @@ def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[Fo
 
 def _read(uid: int, name: Match[str], named: int, read: Callable[[FoundPage], Optional[T]]) -> Optional[T]:
     try:
-        fd = opened(named, os.O_RDONLY)
+        fd = reopen(named, os.O_RDONLY)
         try:
             return read(FoundPage(uid, name, fd))
         finally:

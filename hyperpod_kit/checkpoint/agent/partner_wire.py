@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.agent.protocol.message import parse_key
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
 from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, connect
 from hyperpod_kit.errors import CheckpointError, Untrusted
-from hyperpod_kit.untrusted import proof
+from hyperpod_kit.untrusted import message_auth
 
 PIECE = 4 << 20
 """Bytes that are sent, proved and paced at a time."""
@@ -37,7 +37,7 @@ class CopyHolder(Protocol):
 
 
 def derive_key(token: str) -> bytes:
-    return proof.derived(token.encode(), "partner memory")
+    return message_auth.derive_key(token.encode(), "partner memory")
 
 
 def _pieces(view: memoryview) -> Iterator[memoryview]:
@@ -45,7 +45,9 @@ def _pieces(view: memoryview) -> Iterator[memoryview]:
 
 
 def _mac(key: bytes, page: Page) -> Any:
-    return hmac.new(proof.derived(key, "bytes", *page.key, page.origin.rank, page.shard.root), digestmod="sha256")
+    return hmac.new(
+        message_auth.derive_key(key, "bytes", *page.key, page.origin.rank, page.shard.root), digestmod="sha256"
+    )
 
 
 def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
@@ -64,7 +66,7 @@ def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
     extra = bytearray(page.shard.extra_size)
     wire.receive(_pieces(memoryview(extra)), mac)
     wire.receive(_pieces(slot.image[: page.shard.size]), mac)
-    if not proof.same(wire.expect("sent").get("proof"), mac.hexdigest()):
+    if not message_auth.matches(wire.expect("sent").get("proof"), mac.hexdigest()):
         raise Untrusted("bytes without their proof: they are not of who greeted, or were changed on their way")
     slot.write_extra(bytes(extra))
     slot.write_dated(page)  # a copy is as old as it lies here: the clock of another node means nothing on this one

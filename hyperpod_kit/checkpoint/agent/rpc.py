@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent import handshake
 from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage, encode_line
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
-from hyperpod_kit.untrusted.strangers import Guest, Strangers
+from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
 
 PEER_TIMEOUT = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
@@ -96,7 +96,7 @@ class Hub:
         if peers:
             listeners, self.port = self._listen(addresses, port)
             most = min(max(16, 2 * self._world), descriptors.soft() - peers - _RESERVED)
-            self._strangers = Strangers(
+            self._strangers = Unauthenticated(
                 listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
             )
             self._ready = select.epoll()
@@ -129,11 +129,11 @@ class Hub:
             for descriptor, _ in self._ready.poll(0):
                 self._receive_from(self._by_descriptor[descriptor])
 
-    def _accept(self, guest: Guest) -> None:
+    def _accept(self, guest: PendingConnection) -> None:
         """Take in who has proved that he has the token; all others are nobody."""
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = handshake.verify_response(self._key, guest.said, guest.line, self._world)
+            hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._world)
         if hello is None:
             guest.sock.close()
             return

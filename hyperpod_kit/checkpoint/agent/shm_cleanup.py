@@ -64,7 +64,7 @@ def _holds_nothing(folder: str, name: shm_slots.SlotName) -> bool:
         slot.close()
         if page is None:
             return blank
-        return page.state not in COMPLETE_STATES and not process.alive(page.origin.trainer)
+        return page.state not in COMPLETE_STATES and not process.is_alive(page.origin.trainer)
     return False
 
 

@@ -20,7 +20,7 @@ import stat
 import sys
 
 from hyperpod_kit.environment import HPK_SHM_DIR
-from hyperpod_kit.untrusted.held import hold, mount_of, opened
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name, reopen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ def _is_user_directory(folder: int, name: str) -> bool:
     descriptors = []
     try:
         if parent:
-            descriptors.append(hold(parent, folder))
+            descriptors.append(open_name(parent, folder))
             status = os.fstat(descriptors[0])
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != _root_uid() or status.st_mode & 0o022:
                 return False
-        descriptors.append(hold(last, descriptors[0] if parent else folder))
+        descriptors.append(open_name(last, descriptors[0] if parent else folder))
         status = os.fstat(descriptors[-1])
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             return False
@@ -166,7 +166,7 @@ def _make_directory(folder: int, where: str, uid: int) -> str:
 def _describe(folder: int, name: str) -> str:
     """What lies there and whose it is, in words."""
     try:
-        fd = hold(name, folder)
+        fd = open_name(name, folder)
     except OSError as err:
         return str(err.strerror)
     try:
@@ -216,7 +216,7 @@ def _detach(folder: int, name: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     for _ in range(_MOST_SPARE):
         try:
-            os.close(hold(name, folder))
+            os.close(open_name(name, folder))
             return
         except OSError as err:
             if err.errno != errno.EXDEV or libc.umount2(f"/proc/self/fd/{folder}/{name}".encode(), _DETACH) != 0:
@@ -245,7 +245,7 @@ def _open_or_make(folder: int, name: str, mode: int) -> int:
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
         pass
-    return hold(name, folder)
+    return open_name(name, folder)
 
 
 def _make_owned(parent: int, name: str, uid: int) -> None:
@@ -261,14 +261,15 @@ def list_files(
     where: str, ending: str, most: int, loose: int = MOST_LOOSE, *, below: str = ""
 ) -> Generator[tuple[int, str, int], None, None]:
     """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
-    their directory say. Nothing is asked of a file but its facts: the descriptor names it (held.opened), and is closed.
+    their directory say. Nothing is asked of a file but its facts: the descriptor names it (dirfd.reopen), and is
+    closed.
 
     most: of each directory, the first by name; loose: of those beside the directories, that are looked at. below: only
     in the directory of that name in each user's. Raises OSError when `where` cannot be listed.
     """
     base_fd = os.open(where, _DIRECTORY)
     try:
-        mount = mount_of(base_fd)
+        mount = mount_id_of(base_fd)
         names = sorted(os.listdir(base_fd))
         if not below:
             beside = [name for name in names if name.startswith("hpk-") and name.endswith(ending)]
@@ -290,7 +291,7 @@ def users(where: str) -> list[int]:
     uids = {uid for uid, _, _ in list_files(where, "", 0)}
     folder = os.open(where, _DIRECTORY)
     try:
-        for uid, fd in _directories(folder, mount_of(folder), os.listdir(folder)):
+        for uid, fd in _directories(folder, mount_id_of(folder), os.listdir(folder)):
             os.close(fd)
             uids.add(uid)
     finally:
@@ -301,12 +302,12 @@ def users(where: str) -> list[int]:
 def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[int, int]]:
     """(uid, descriptor to list) of the users' directories."""
     try:
-        parent = hold(PARENT, base_fd, mount)
+        parent = open_name(PARENT, base_fd, mount)
     except OSError:
         parent = -1
     try:
         if parent >= 0 and _is_directory_of(parent, _root_uid()):
-            reader = opened(parent, os.O_RDONLY | os.O_DIRECTORY)
+            reader = reopen(parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 given = [name for name in os.listdir(reader) if name.isascii() and name.isdigit()]
             finally:
@@ -340,13 +341,13 @@ def _below(directories: Iterator[tuple[int, int]], mount: str, name: str) -> Ite
 
 def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:
     try:
-        fd = hold(name, folder, mount)
+        fd = open_name(name, folder, mount)
     except OSError:
         return
     try:
         if not _is_directory_of(fd, uid):
             return
-        reader = opened(fd, os.O_RDONLY | os.O_DIRECTORY)
+        reader = reopen(fd, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return
     finally:
@@ -362,7 +363,7 @@ def _is_directory_of(fd: int, uid: int) -> bool:
 def _files(folder: int, mount: str, names: list[str], uid: int | None) -> Iterator[tuple[int, str, int]]:
     for name in names:
         try:
-            fd = hold(name, folder, mount)
+            fd = open_name(name, folder, mount)
         except OSError:
             continue
         try:

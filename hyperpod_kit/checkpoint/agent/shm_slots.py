@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, Slot
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted import by_descriptor, walk
-from hyperpod_kit.untrusted.held import hold, mount_of
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name
 
 EXTRA_ROOM = 256 * 1024
 _OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
@@ -76,7 +76,7 @@ def names(
     foreign: Set[SlotName] = set()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        mount = mount_of(handle)
+        mount = mount_id_of(handle)
         for entry in os.listdir(handle):
             match = NAME.fullmatch(entry)
             if match is not None:
@@ -90,7 +90,7 @@ def names(
 
 def _is_owned(entry: str, handle: int, mount: str) -> bool:
     try:
-        fd = hold(entry, handle, mount)
+        fd = open_name(entry, handle, mount)
     except OSError:
         return False
     try:
@@ -336,7 +336,7 @@ def _mapped(file: str, folder: int, least: int) -> Any:
 @contextlib.contextmanager
 def _open_directory(folder: str) -> Iterator[int]:
     """A descriptor of the directory of slots, for `dir_fd=`. Raises UntrustedPlace, OSError."""
-    handle = walk.passed(folder)
+    handle = walk.open_traversable(folder)
     try:
         yield handle
     finally:

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.worker import Worker
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.system.process import alive
+from hyperpod_kit.system.process import is_alive
 
 
 class SnapshotRegistry:
@@ -51,7 +51,7 @@ class SnapshotRegistry:
         """The trainer is gone: take what it did not get to announce, free its half copy."""
         for slot in self.files.all():
             page = slot.page
-            if page is not None and page.state == SlotState.WRITING and not alive(page.origin.trainer):
+            if page is not None and page.state == SlotState.WRITING and not is_alive(page.origin.trainer):
                 slot.transition(SlotState.FREE)
             self._capture(slot)
 

@@ -19,8 +19,8 @@ from hyperpod_kit.checkpoint.agent.rpc import HANDSHAKE_TIMEOUT
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening, parse
 from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.proof import Seal
-from hyperpod_kit.untrusted.strangers import Guest, Strangers
+from hyperpod_kit.untrusted.message_auth import Seal
+from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
 
 WIRE_TIMEOUT = 30.0
 """Seconds in which nothing came: the other end is gone."""
@@ -135,7 +135,9 @@ class WireServer:
         except listening.NoAddress:
             listeners, self.port = listening.listen([listening.ANYWHERE], port)
         most = max(64, 2 * numbers)
-        self._strangers = Strangers(listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge)
+        self._strangers = Unauthenticated(
+            listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
+        )
         threading.Thread(target=self._serve, daemon=True, name=name).start()
 
     def _serve(self) -> None:
@@ -148,10 +150,10 @@ class WireServer:
             for guest in self._strangers.arrived():
                 self._accept(guest)
 
-    def _accept(self, guest: Guest) -> None:
+    def _accept(self, guest: PendingConnection) -> None:
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = handshake.verify_response(self._key, guest.said, guest.line, self._numbers + 1)
+            hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._numbers + 1)
         if hello is None:
             guest.sock.close()
             return

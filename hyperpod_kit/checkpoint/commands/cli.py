@@ -214,7 +214,7 @@ def _user_of(args: argparse.Namespace, root: str) -> Optional[int]:
     """As whom root works on it: as its owner, but for `get`, of which what it writes belongs to who has called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    return None if args.run is get.get else owner.of(root)
+    return None if args.run is get.get else owner.uid_for(root)
 
 
 def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:

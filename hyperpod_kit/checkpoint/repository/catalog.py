@@ -1,8 +1,10 @@
 """What lies under a root, newest first. Reads names and manifests, no data.
 
-Where a look-up is dear (S3), not everything is listed to find the newest: LATEST names an attempt, the starts that
-came after it say in their epoch files with which seq they began, and what is newer than LATEST lies behind the
-smallest of these in the order of names. Any doubt ends in a full listing.
+`attempts` lists everything, for people and tools; `newest_first` looks at one candidate after another, for a restore.
+
+Where a look-up is dear (S3), not everything is listed to find the newest: LATEST names an attempt, the starts that came
+after it say in their epoch files with which seq they began, and what is newer than LATEST lies behind the smallest of
+these in the order of names. Any doubt ends in a full listing.
 """
 
 from __future__ import annotations
@@ -19,9 +21,13 @@ _WIDTH = 10**6
 
 
 class CheckpointEntry(NamedTuple):
-    """An attempt directory. Committed means: a MANIFEST.json is there, whatever is in it.
+    """The directory of one save below a root.
 
-    `marked`: there is a tombstone, see `tombstone.read` for what it says.
+    Attributes:
+        attempt: The directory's name.
+        name: The same, parsed: seq, step, epoch and nonce.
+        committed: Whether a MANIFEST.json is there, whatever is in it.
+        marked: Whether a tombstone is there; `tombstone.read` reads it.
     """
 
     attempt: str
@@ -116,7 +122,26 @@ def newest_committed(where: Where) -> Optional[str]:
 
 
 def attempts(where: Where) -> List[CheckpointEntry]:
-    """All attempts, newest first. A root that does not exist has none. Raises OSError."""
+    """List all saves under a root, newest first, committed or not.
+
+    Args:
+        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+
+    Returns:
+        An entry for each; none for a root that does not exist.
+
+    Raises:
+        CheckpointError: boto3 is needed for S3 and is not installed.
+        OSError: The root cannot be read.
+
+    Example:
+        With the `root` of a run that has saved:
+
+            from hyperpod_kit.checkpoint import attempts
+
+            for entry in attempts(root):
+                print(entry.name.step, entry.attempt, "committed" if entry.committed else "not committed")
+    """
     store = as_store(where)
     names = _parse(store.list())
     return [_entry(store, name, names) for name in names.ids]

@@ -2,8 +2,9 @@
 
     Latest(3) | EverySteps(5000) | Best("val_loss", 2, mode="min")
 
-A policy sees valid committed checkpoints only, newest first, and names those that it keeps. What no policy may touch
-(the newest, what is pinned or being read) is retention's business.
+`Manager(keep=...)` and `hyperpod-kit checkpoint prune` take one. A policy sees valid committed checkpoints only, newest
+first, and names those that it keeps. What no policy may touch (the newest, what is pinned or being read) is retention's
+business.
 """
 
 from __future__ import annotations
@@ -17,7 +18,23 @@ from hyperpod_kit.errors import UsageError
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What a policy may know of a checkpoint. `order` as in the catalog; `time` in Unix seconds, None when unknown."""
+    """What a policy may know of a checkpoint.
+
+    Attributes:
+        attempt: The name of the checkpoint.
+        order: The sort key, (epoch, seq, nonce): the greatest is the newest.
+        step: The last completed step.
+        time: When it was committed, in Unix seconds; None when that is unknown.
+        metrics: What `Manager.save(metrics=...)` was given.
+        pinned: Whether it is pinned (`hyperpod-kit checkpoint pin`).
+
+    Example:
+        from hyperpod_kit.checkpoint import Best, CheckpointFacts
+
+        older = CheckpointFacts("a", (1, 1, ""), step=100, metrics={"val_loss": 2.0})
+        newer = CheckpointFacts("b", (1, 2, ""), step=200, metrics={"val_loss": 3.0})
+        assert Best("val_loss").keeps([newer, older]) == {"a"}
+    """
 
     attempt: str
     order: Tuple[int, int, str]
@@ -28,14 +45,38 @@ class CheckpointFacts:
 
 
 class Policy:
-    """Base of all policies, also of those that a training script writes: one method, `keeps`."""
+    """Base of all retention policies, also of those that a training script writes: one method, `keeps`.
+
+    Policies combine: `a | b` keeps what at least one of them keeps, `a & b` what both keep.
+
+    Example:
+        from collections.abc import Sequence
+        from hyperpod_kit.checkpoint import CheckpointFacts, Latest, Policy
+
+        class EvenSteps(Policy):
+            def keeps(self, facts: Sequence[CheckpointFacts]) -> set[str]:
+                return {checkpoint.attempt for checkpoint in facts if checkpoint.step % 2 == 0}
+
+        keep = Latest(3) | EvenSteps()  # Manager(root, keep=keep)
+    """
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """The attempts to keep, of `facts`, newest first."""
+        """Choose the checkpoints to keep.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep; all others may be deleted.
+        """
         raise NotImplementedError
 
     def to_json(self) -> Dict[str, Any]:
-        """{kind: parameters}; `from_json` takes it back."""
+        """Describe the policy as {kind: parameters}; `from_json` takes it back.
+
+        Returns:
+            The description. A class of your own has none, and raises KeyError.
+        """
         return {_NAMES[type(self)]: asdict(self)}  # type: ignore[call-overload]
 
     def __or__(self, other: Policy) -> Policy:
@@ -47,7 +88,16 @@ class Policy:
 
 @dataclass(frozen=True)
 class Latest(Policy):
-    """The newest `n`."""
+    """Keep the newest `n` checkpoints.
+
+    Attributes:
+        n: How many, above 0; UsageError otherwise.
+
+    Example:
+        from hyperpod_kit.checkpoint import Latest
+
+        keep = Latest(5)  # Manager(root, keep=keep)
+    """
 
     n: int
 
@@ -55,13 +105,31 @@ class Latest(Policy):
         _positive("Latest", self.n)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return {checkpoint.attempt for checkpoint in facts[: self.n]}
 
 
 @dataclass(frozen=True)
 class EverySteps(Policy):
-    """Of the line that leads to the newest: the first at or after each multiple of `n` steps."""
+    """Keep the first checkpoint at or after each multiple of `n` steps.
+
+    Only the line that leads to the newest checkpoint counts: after a step back, the branch that was left is out.
+
+    Attributes:
+        n: How many steps, above 0; UsageError otherwise.
+
+    Example:
+        from hyperpod_kit.checkpoint import EverySteps, Latest
+
+        keep = Latest(3) | EverySteps(5000)  # Manager(root, keep=keep)
+    """
 
     n: int
 
@@ -69,7 +137,14 @@ class EverySteps(Policy):
         _positive("EverySteps", self.n)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return _first_of_each(
             {checkpoint.attempt: checkpoint.step // self.n for checkpoint in line(facts) if checkpoint.step >= self.n}
         )
@@ -77,7 +152,18 @@ class EverySteps(Policy):
 
 @dataclass(frozen=True)
 class EverySeconds(Policy):
-    """Of the line that leads to the newest: the first in each span of `s` seconds of wall-clock time."""
+    """Keep the first checkpoint in each span of `s` seconds of wall-clock time.
+
+    Only the line that leads to the newest checkpoint counts, and of it the checkpoints whose time is known.
+
+    Attributes:
+        s: How many seconds, above 0; UsageError otherwise.
+
+    Example:
+        from hyperpod_kit.checkpoint import EverySeconds, Latest
+
+        keep = Latest(3) | EverySeconds(24 * 3600)  # Manager(root, keep=keep)
+    """
 
     s: float
 
@@ -85,7 +171,14 @@ class EverySeconds(Policy):
         _positive("EverySeconds", self.s)
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return _first_of_each(
             {
                 checkpoint.attempt: int(checkpoint.time // self.s)
@@ -97,7 +190,21 @@ class EverySeconds(Policy):
 
 @dataclass(frozen=True)
 class Best(Policy):
-    """The `n` with the best `metric`, of those that have it; of equal ones the newer. NaN is worse than any number."""
+    """Keep the `n` checkpoints with the best `metric`.
+
+    Only those count that were saved with it (`Manager.save(metrics=...)`). Of equal ones the newer is better; NaN is
+    worse than any number.
+
+    Attributes:
+        metric: The name of the metric.
+        n: How many, above 0; UsageError otherwise. Default: 1.
+        mode: "min" (default) or "max": which value is the best; UsageError for another word.
+
+    Example:
+        from hyperpod_kit.checkpoint import Best, Latest
+
+        keep = Latest(3) | Best("val_loss", 2, mode="min")  # Manager(root, keep=keep)
+    """
 
     metric: str
     n: int = 1
@@ -109,7 +216,14 @@ class Best(Policy):
             raise UsageError(f"mode of Best is {self.mode!r}, expected 'min' or 'max'")
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         sign = 1.0 if self.mode == "min" else -1.0
 
         def rank(value: float) -> Tuple[bool, float]:
@@ -125,40 +239,83 @@ class Best(Policy):
 
 @dataclass(frozen=True)
 class Pinned(Policy):
-    """Those that are pinned: they are kept under every policy; this one keeps nothing else."""
+    """Keep the pinned checkpoints, which every policy keeps, and nothing else.
+
+    Example:
+        from hyperpod_kit.checkpoint import Pinned
+
+        keep = Pinned()  # Manager(root, keep=keep)
+    """
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return {checkpoint.attempt for checkpoint in facts if checkpoint.pinned}
 
 
 @dataclass(frozen=True)
 class Either(Policy):
-    """What at least one of them keeps."""
+    """Keep what at least one of the policies keeps: `a | b`.
+
+    Attributes:
+        of: The policies.
+    """
 
     of: Tuple[Policy, ...]
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return set().union(*(policy.keeps(facts) for policy in self.of))
 
     def to_json(self) -> Dict[str, Any]:
-        """See Policy."""
+        """Describe the policy, see `Policy.to_json`.
+
+        Returns:
+            The description.
+        """
         return {"any": [policy.to_json() for policy in self.of]}
 
 
 @dataclass(frozen=True)
 class Both(Policy):
-    """What all of them keep."""
+    """Keep what all of the policies keep: `a & b`.
+
+    Attributes:
+        of: The policies.
+    """
 
     of: Tuple[Policy, ...]
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
-        """See Policy."""
+        """Choose the checkpoints to keep, see `Policy.keeps`.
+
+        Args:
+            facts: The valid committed checkpoints, newest first.
+
+        Returns:
+            The names of those to keep.
+        """
         return set.intersection(*(policy.keeps(facts) for policy in self.of))
 
     def to_json(self) -> Dict[str, Any]:
-        """See Policy."""
+        """Describe the policy, see `Policy.to_json`.
+
+        Returns:
+            The description.
+        """
         return {"all": [policy.to_json() for policy in self.of]}
 
 

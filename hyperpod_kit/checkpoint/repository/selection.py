@@ -1,6 +1,9 @@
 """Which checkpoint a run resumes from: the newest one of which every byte is proved.
 
 Newest is by (epoch, seq): after a deliberate step back to step 100, the new step 110 is newer than the abandoned 200.
+
+`newest_valid` and `newest_whole` are for tools and scripts; a restore steps through `walk` or `newest` with a check of
+its own.
 """
 
 from __future__ import annotations
@@ -30,9 +33,15 @@ _WALKS = 3
 
 
 class Selection(NamedTuple):
-    """The newest valid checkpoint, and every newer one that was rejected with the reason.
+    """The newest valid checkpoint, and why newer ones were rejected.
 
-    `unread`: those of them that storage would not give up (an I/O error): they may be good, and readable later.
+    Attributes:
+        attempt: The name of the checkpoint.
+        epoch: The number of the run's start that saved it.
+        seq: The number of the save over the whole life of the root.
+        step: The last completed step.
+        rejected: The name of every newer checkpoint, and the reason against it.
+        unread: Those of them that could not be read from storage (an I/O error): they may be good, and readable later.
     """
 
     attempt: str
@@ -51,8 +60,8 @@ def walk(
     `attempt` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and
     `first` may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the
     environment of its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
-    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when it
-    is asked for. Raises OSError; CheckpointError when `first` is not there.
+    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when
+    it is asked for. Raises OSError; CheckpointError when `first` is not there.
     """
     store = as_store(where)
     rollback_records = rollbacks.read_records(store)
@@ -161,8 +170,33 @@ def left_on_purpose(store: Store) -> List[Tuple[str, str]]:
 
 
 def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
-    """The newest attempt of which every byte is what was committed; raises as `newest`, which it is with
-    `past_unread`."""
+    """Find the newest checkpoint of which every byte is what was committed.
+
+    It reads and compares all data of the checkpoints that it looks at. One with a tombstone comes last, when nothing
+    else is left.
+
+    Args:
+        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
+
+    Returns:
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
+
+    Raises:
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        OSError: The root cannot be read.
+
+    Example:
+        With the `root` of a run that has saved:
+
+            from hyperpod_kit.checkpoint import newest_valid
+
+            checkpoint = newest_valid(root)
+            print(checkpoint.step, checkpoint.attempt)
+    """
     store = as_store(where)
     return newest(
         store, lambda checkpoint_id: verify.verify_checkpoint(store, checkpoint_id), passed_over, past_unread=True
@@ -170,8 +204,33 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
 
 
 def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
-    """The newest attempt whose manifest proves itself and whose files are all there, as names: no data is read, so it
-    costs the same at any size. Who restores it proves every byte; raises as `newest_valid`."""
+    """Find the newest checkpoint whose manifest proves itself and whose files are all there, by their names.
+
+    No data is read, so it costs the same at any size; the restore that follows proves every byte. One with a tombstone
+    comes last, when nothing else is left.
+
+    Args:
+        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
+
+    Returns:
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
+
+    Raises:
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        OSError: The root cannot be read.
+
+    Example:
+        With the `root` of a run that has saved:
+
+            from hyperpod_kit.checkpoint import newest_whole
+
+            checkpoint = newest_whole(root)
+            print(checkpoint.step, checkpoint.attempt)
+    """
     store = as_store(where)
     return newest(
         store, lambda checkpoint_id: verify.verify_names(store, checkpoint_id), passed_over, past_unread=True

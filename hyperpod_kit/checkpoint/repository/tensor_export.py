@@ -148,7 +148,7 @@ class _Output:
         self._path = path
         self.begin = len(head)
         with self._report_write_errors():
-            self._folder, self._name = walk.parent_of(path)
+            self._folder, self._name = walk.open_parent(path)
         self._partial = f"{self._name}.partial-{os.getpid()}"
         self._fd = -1
         try:

@@ -106,7 +106,7 @@ def describe_failure(err: BaseException) -> str:
     if isinstance(err, OSError):
         what = str(err.filename or "")
         name = os.path.basename(what) if verb == "read" else what
-        return f"cannot be {verb}: {err.strerror or err} ({name}){quota_note.explained(err)}"
+        return f"cannot be {verb}: {err.strerror or err} ({name}){quota_note.explain(err)}"
     return str(err)
 
 

@@ -12,19 +12,19 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 
-def tls(settings: Settings) -> Iterator[Finding]:
+def check_tls(settings: Settings) -> Iterator[Finding]:
     """Access points and IAM come with TLS."""
-    for mount, at in settings.written(EfsMount):
+    for mount, at in settings.mounts_of_kind(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
             yield Finding("HPK-E003", f"{at}.tls", "an access point is mounted with TLS only", "Set tls to true")
         if mount.iam and not mount.tls:
             yield Finding("HPK-E004", f"{at}.iam", "IAM authorization needs TLS", "Set tls to true")
 
 
-def beside_homes(settings: Settings) -> Iterator[Finding]:
+def check_beside_homes(settings: Settings) -> Iterator[Finding]:
     """What else is mounted of the homes' file system needs nothing that its policy denies."""
     homes = settings.homes
-    for mount, at in settings.written(EfsMount):
+    for mount, at in settings.mounts_of_kind(EfsMount):
         if homes is None or mount.file_system_id != homes.file_system_id:
             continue
         if mount.access_point_id is None:
@@ -53,5 +53,5 @@ KIND = MountForm(
     nicknames=("nfs",),
     short_form=None,
     storage_config=None,
-    rules=(tls, beside_homes),  # HPK-E, HPK-U
+    rules=(check_tls, check_beside_homes),  # HPK-E, HPK-U
 )

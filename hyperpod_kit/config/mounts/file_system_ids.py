@@ -13,7 +13,7 @@ ACCESS_POINT_ID = Pattern(
 
 
 def file_system_id(service: str) -> Pattern:
-    """Of a file system of that service."""
+    """Make the pattern of the id of a file system of that service."""
     return Pattern(
         "HPK-E001",
         r"fs-[0-9a-f]{8,40}",

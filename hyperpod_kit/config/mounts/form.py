@@ -21,7 +21,7 @@ class ShortForm:
 
     @property
     def at(self) -> str:
-        """Where the mount is written."""
+        """Return the path of the mount."""
         return next(iter(self.keys.values()))
 
 
@@ -53,8 +53,8 @@ class MountForm:
     storage_config: Optional[StorageConfig]
     rules: tuple[Callable[[Settings], Iterable[Finding]], ...]
 
-    def place(self, at: str, key: str) -> str:
-        """Where `key` of a mount stands that is written at `at`."""
+    def path_of_key(self, at: str, key: str) -> str:
+        """Return the path of `key` of a mount that is written at `at`."""
         if self.short_form is not None and at == self.short_form.at:
             return self.short_form.keys.get(key, at)
         return f"{at}.{key}"

@@ -22,7 +22,7 @@ def short_form(parameters: ProvisioningParameters) -> Optional[LustreMount]:
     return LustreMount(STORAGE_CONFIG.name, STORAGE_CONFIG.path, parameters.fsx_dns_name, parameters.fsx_mountname)
 
 
-def both_keys(settings: Settings) -> Iterator[Finding]:
+def check_both_keys(settings: Settings) -> Iterator[Finding]:
     """AWS's two FSx keys come together."""
     have = {"fsx_dns_name": settings.parameters.fsx_dns_name, "fsx_mountname": settings.parameters.fsx_mountname}
     if sum(1 for value in have.values() if value) == 1:
@@ -60,5 +60,5 @@ KIND = MountForm(
     nicknames=("fsx", "fsx-lustre"),
     short_form=ShortForm({"dns_name": "fsx_dns_name", "mount_name": "fsx_mountname"}, short_form),
     storage_config=STORAGE_CONFIG,
-    rules=(both_keys,),  # HPK-F
+    rules=(check_both_keys,),  # HPK-F
 )

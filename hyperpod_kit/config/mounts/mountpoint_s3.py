@@ -12,7 +12,7 @@ from hyperpod_kit.config.mounts import mountpoint_s3_options as options
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
-from hyperpod_kit.model.mounts.base import where_users_are
+from hyperpod_kit.model.mounts.base import is_for_users
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
@@ -21,10 +21,12 @@ MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Wri
 
 def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
     """The read-only mount at /mount-s3 that `bucketname` stands for."""
-    return S3Mount("mount-s3", "/mount-s3", parameters.bucketname) if parameters.bucketname else None
+    if parameters.bucketname:
+        return S3Mount("mount-s3", "/mount-s3", parameters.bucketname)
+    return None
 
 
-def short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
+def check_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
     """AWS's own scripts mount a bucket of this name writable."""
     if settings.parameters.bucketname and re.fullmatch(patterns.BUCKET, settings.parameters.bucketname):
         yield Finding(
@@ -37,9 +39,9 @@ def short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
+def check_prefix_and_writes(settings: Settings) -> Iterator[Finding]:
     """Prefixes end in `/` and have no surprises."""
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.prefix and not mount.prefix.endswith("/"):
             yield Finding(
                 "HPK-S002", f"{at}.prefix", f"`{mount.prefix}` does not end with /", f"Write `{mount.prefix}/`"
@@ -65,9 +67,9 @@ def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def ownership(settings: Settings) -> Iterator[Finding]:
+def check_ownership(settings: Settings) -> Iterator[Finding]:
     """Nothing is writable by everybody; ids are ids."""
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
             if MODE.fits(mode) and int(mode, 8) & 0o002 and not mount.world_writable:
                 yield Finding(
@@ -91,10 +93,10 @@ def ownership(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def users_write(settings: Settings) -> Iterator[Finding]:
+def check_users_write(settings: Settings) -> Iterator[Finding]:
     """A mount for writing has somebody who writes: without uid, gid or a mode of its own all of it is root's."""
-    for mount, at in settings.written(S3Mount):
-        if not (MODE.fits(mount.dir_mode) and where_users_are(mount) and mount.only_root_writes()):
+    for mount, at in settings.mounts_of_kind(S3Mount):
+        if not (MODE.fits(mount.dir_mode) and is_for_users(mount) and mount.only_root_writes()):
             continue
         yield Finding(
             "HPK-S024",
@@ -107,16 +109,16 @@ def users_write(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def nobody_writes(settings: Settings) -> Iterator[Finding]:
+def check_nobody_writes(settings: Settings) -> Iterator[Finding]:
     """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
     bundle = settings.bundle
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.read_only or mount.bucket != bundle.bucket:
             continue
         if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):
             yield Finding(
                 "HPK-B005",
-                KIND.place(at, "prefix"),
+                KIND.path_of_key(at, "prefix"),
                 f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
                 f"write there is root of every node that is made or replaced afterwards",
                 "Set read_only to true, or use another bucket, or a prefix beside the bundle's",
@@ -165,13 +167,13 @@ KIND = MountForm(
     short_form=ShortForm({"bucket": "bucketname"}, short_form),
     storage_config=None,
     rules=(
-        short_form_is_read_only,
-        prefix_and_writes,
-        ownership,
-        users_write,
-        nobody_writes,
-        options.cache,
-        options.parts,
-        options.access,
+        check_short_form_is_read_only,
+        check_prefix_and_writes,
+        check_ownership,
+        check_users_write,
+        check_nobody_writes,
+        options.check_cache,
+        options.check_parts,
+        options.check_access,
     ),  # HPK-S, HPK-B
 )

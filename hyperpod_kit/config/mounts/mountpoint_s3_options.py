@@ -48,9 +48,9 @@ COUNTS = {"cache_mib": (1, 2**31), "max_threads": (1, 1024), "maximum_throughput
 """Key -> smallest and largest sensible value."""
 
 
-def cache(settings: Settings) -> Iterator[Finding]:
+def check_cache(settings: Settings) -> Iterator[Finding]:
     """The cache lies on local disk, in a directory of its own."""
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         where = mount.cache_dir
         if where is None:
             if mount.cache_mib is not None:
@@ -77,9 +77,9 @@ def cache(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def parts(settings: Settings) -> Iterator[Finding]:
+def check_parts(settings: Settings) -> Iterator[Finding]:
     """Parts and counts are possible, and the largest file fits into the parts."""
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         smallest, largest = PART_LIMITS
         for key in ("read_part_size_mib", "write_part_size_mib"):
             size: Optional[int] = getattr(mount, key)
@@ -105,9 +105,9 @@ def parts(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def access(settings: Settings) -> Iterator[Finding]:
+def check_access(settings: Settings) -> Iterator[Finding]:
     """Storage class and encryption are what S3 knows."""
-    for mount, at in settings.written(S3Mount):
+    for mount, at in settings.mounts_of_kind(S3Mount):
         if mount.storage_class is not None and mount.storage_class not in STORAGE_CLASSES:
             yield Finding(
                 "HPK-S020",

@@ -10,15 +10,15 @@ from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
-from hyperpod_kit.model.mounts.base import where_users_are
+from hyperpod_kit.model.mounts.base import is_for_users
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 
 MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755" or "1777"')
 
 
-def scratch(settings: Settings) -> Iterator[Finding]:
+def check_scratch(settings: Settings) -> Iterator[Finding]:
     """Nothing is everybody's unless that is said twice, ids are ids."""
-    for mount, at in settings.written(NvmeMount):
+    for mount, at in settings.mounts_of_kind(NvmeMount):
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(
@@ -50,13 +50,13 @@ def scratch(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def disks(settings: Settings) -> Iterator[Finding]:
+def check_disks(settings: Settings) -> Iterator[Finding]:
     """Every group that must have scratch has instance types with local disks."""
-    for mount, at in settings.written(NvmeMount):
+    for mount, at in settings.mounts_of_kind(NvmeMount):
         if not mount.required:
             continue
         for group in settings.cluster.groups:
-            if mount.carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
+            if mount.is_carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
                 yield Finding(
                     "HPK-N006",
                     f"{at}.groups",
@@ -66,13 +66,13 @@ def disks(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def users_write(settings: Settings) -> Iterator[Finding]:
+def check_users_write(settings: Settings) -> Iterator[Finding]:
     """Scratch has somebody who writes to it: users, or the cache of another mount, which is root's."""
-    caches = [mount.cache_place for mount in settings.mounts if mount.cache_place is not None]
-    for mount, at in settings.written(NvmeMount):
-        if not (MODE.fits(mount.mode) and where_users_are(mount) and mount.only_root_writes()):
+    caches = [mount.cache_path for mount in settings.mounts if mount.cache_path is not None]
+    for mount, at in settings.mounts_of_kind(NvmeMount):
+        if not (MODE.fits(mount.mode) and is_for_users(mount) and mount.only_root_writes()):
             continue
-        if any(place.startswith(mount.path.rstrip("/") + "/") for place in caches):
+        if any(path.startswith(mount.path.rstrip("/") + "/") for path in caches):
             continue
         yield Finding(
             "HPK-N007",
@@ -93,5 +93,5 @@ KIND = MountForm(
     nicknames=("scratch", "instance-store"),
     short_form=None,
     storage_config=None,
-    rules=(scratch, users_write, disks),  # HPK-N
+    rules=(check_scratch, check_users_write, check_disks),  # HPK-N
 )

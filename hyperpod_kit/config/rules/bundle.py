@@ -13,7 +13,7 @@ from hyperpod_kit.config.settings import Settings
 AT = "hyperpod_kit.bundle"
 
 
-def location(settings: Settings) -> Iterator[Finding]:
+def check_location(settings: Settings) -> Iterator[Finding]:
     """The bucket can be read by HyperPod's managed role, and keys under the prefix are plain."""
     bucket, prefix = settings.bundle.bucket, settings.bundle.prefix
     if fits(f"{AT}.bucket", bucket) and not bucket.startswith("sagemaker-"):

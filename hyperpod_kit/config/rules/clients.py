@@ -18,7 +18,7 @@ ARM = re.compile(r"ml\.([a-z]+\d+[a-z]*g[a-z]*\.|[^.]*-gb\d)")
 """AWS's names: a `g` behind the generation is Graviton (c7g, g5g; not g5), gb200 has Grace: both are arm64."""
 
 
-def architecture(settings: Settings) -> Iterator[Finding]:
+def check_architecture(settings: Settings) -> Iterator[Finding]:
     """Its architecture is one that a package has."""
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
@@ -31,15 +31,18 @@ def architecture(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def origin(settings: Settings) -> Iterator[Finding]:
+def check_origin(settings: Settings) -> Iterator[Finding]:
     """A package comes from one place: a file, or a URL under which it never changes."""
     for index, listed in enumerate(settings.packages):
         url, at = listed.package.url, f"{AT}[{index}]"
         if bool(url) == bool(listed.file):
+            sources = "neither a file nor a url"
+            if url:
+                sources = "both a file and a url"
             yield Finding(
                 "HPK-P005",
                 at,
-                f"the package has {'both a file and a url' if url else 'neither a file nor a url'}",
+                f"the package has {sources}",
                 "Give one: with a file the node needs no internet",
             )
         elif url and not _plain(url):
@@ -58,28 +61,31 @@ def origin(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def complete(settings: Settings) -> Iterator[Finding]:
+def check_completeness(settings: Settings) -> Iterator[Finding]:
     """Each belongs to a client, once, and no client has only what its package needs."""
-    seen: dict[tuple[str, str, str], int] = {}
+    first_index: dict[tuple[str, str, str], int] = {}
     files: dict[tuple[str, str, str], int] = {}
-    own = {
+    own_packages = {
         (listed.package.client, listed.package.arch)
         for listed in settings.packages
-        if listed.package.client in CLIENTS and listed.package.is_own
+        if listed.package.client in CLIENTS and listed.package.is_client_package
     }
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
         if package.client not in CLIENTS:
-            what = f"`{package.client}` is not a client" if package.client else f"what is {package.name} for?"
+            if package.client:
+                what = f"`{package.client}` is not a client"
+            else:
+                what = f"what is {package.name} for?"
             yield Finding("HPK-P008", f"{at}.client", what, f"Use one of {', '.join(CLIENTS)}")
-        elif not {(package.client, package.arch), (package.client, "all")} & own and package.arch != "all":
+        elif not {(package.client, package.arch), (package.client, "all")} & own_packages and package.arch != "all":
             yield Finding(
                 "HPK-P009",
                 at,
                 f"{package.name} is listed for {package.arch}, {CLIENTS[package.client]} itself is not",
                 "List the client's own package too",
             )
-        first = seen.setdefault((package.client, package.name, package.arch), index)
+        first = first_index.setdefault((package.client, package.name, package.arch), index)
         # A package that two clients need is listed once for each, with the same sha256.
         twin = files.setdefault((package.name, package.version, package.arch), index)
         if first != index or settings.packages[twin].package.sha256 != package.sha256:
@@ -91,7 +97,7 @@ def complete(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def no_kernel(settings: Settings) -> Iterator[Finding]:
+def check_no_kernel(settings: Settings) -> Iterator[Finding]:
     """A new kernel takes the Lustre client away at the next reboot: none is ever installed."""
     for index, listed in enumerate(settings.packages):
         if KERNEL.fullmatch(listed.package.name):
@@ -103,15 +109,17 @@ def no_kernel(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def architectures(settings: Settings) -> Iterator[Finding]:
+def check_architectures(settings: Settings) -> Iterator[Finding]:
     """Where a client is listed for one architecture, no group that needs it has the other one."""
     listed: dict[str, set[str]] = {}
     for package in (entry.package for entry in settings.packages):
-        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_own:
+        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_client_package:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
-        needed = {mount.traits.client for mount in settings.mounts if mount.carried_by(group.role, group.name)}
-        arch = "arm64" if ARM.match(group.instance_type) else "x86_64"
+        needed = {mount.traits.client for mount in settings.mounts if mount.is_carried_by(group.role, group.name)}
+        arch = "x86_64"
+        if ARM.match(group.instance_type):
+            arch = "arm64"
         for client in sorted(needed - {""}):
             if not listed.get(client, {arch}) & {arch, "all"}:
                 yield Finding(

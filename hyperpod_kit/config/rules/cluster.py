@@ -14,7 +14,7 @@ RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
 
 
-def identity(settings: Settings) -> Iterator[Finding]:
+def check_cluster(settings: Settings) -> Iterator[Finding]:
     """Node recovery, VPC and tags."""
     cluster = settings.cluster
     if cluster.node_recovery not in RECOVERIES:
@@ -56,17 +56,17 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
             "Add vpc with security_group_ids and subnet_ids",
         )
     places = [(f"{AT}.instance_groups[{index}].vpc", group.vpc) for index, group in enumerate(cluster.groups)]
-    for place, vpc in [(f"{AT}.vpc", cluster.vpc), *places]:
+    for path, vpc in [(f"{AT}.vpc", cluster.vpc), *places]:
         if vpc is not None:
-            yield from _ids(place, vpc)
+            yield from _ids(path, vpc)
 
 
-def _ids(place: str, vpc: Vpc) -> Iterator[Finding]:
+def _ids(path: str, vpc: Vpc) -> Iterator[Finding]:
     for key, ids, limit in (("security_group_ids", vpc.security_group_ids, 5), ("subnet_ids", vpc.subnet_ids, 16)):
         if not 1 <= len(ids) <= limit:
             yield Finding(
                 "HPK-K007",
-                f"{place}.{key}",
+                f"{path}.{key}",
                 f"{len(ids)} ids: expected 1 to {limit}",
                 "List the ids of the cluster's VPC",
             )

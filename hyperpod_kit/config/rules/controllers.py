@@ -18,12 +18,14 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 DIRECTORY = "slurm_configurations.slurm_shared_directory"
 
 
-def several(settings: Settings) -> Iterator[Finding]:
+def check_several_controllers(settings: Settings) -> Iterator[Finding]:
     """Lifecycle scripts set them up, their state is one, and nothing is asked for that was not seen to work."""
     if settings.controllers < 2:
         return
     groups = settings.cluster.groups
-    at = next(f"{AT}.instance_groups[{index}].count" for index, one in enumerate(groups) if one.role == Role.CONTROLLER)
+    at = next(
+        f"{AT}.instance_groups[{index}].count" for index, group in enumerate(groups) if group.role == Role.CONTROLLER
+    )
     if settings.cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
         yield Finding(
             "HPK-G020",
@@ -33,7 +35,7 @@ def several(settings: Settings) -> Iterator[Finding]:
             "Use lifecycle_mode on_create",
         )
         return
-    mount = next((one for one in settings.mounts if one.name == settings.slurm_state_mount), None)
+    mount = next((candidate for candidate in settings.mounts if candidate.name == settings.slurm_state_mount), None)
     if mount is None:
         yield Finding(
             "HPK-G021",
@@ -51,7 +53,9 @@ def several(settings: Settings) -> Iterator[Finding]:
             "Leave it out, or keep one controller",
         )
     given = settings.parameters.passthrough.get("slurm_configurations")
-    directory = given.get("slurm_shared_directory") if isinstance(given, dict) else None
+    directory = None
+    if isinstance(given, dict):
+        directory = given.get("slurm_shared_directory")
     if mount is not None and isinstance(directory, str) and not inside(posixpath.normpath(directory), mount.path):
         yield Finding(
             "HPK-G023",

@@ -9,14 +9,14 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model import platform
 
 
-def by_the_platform(settings: Settings) -> Iterator[Finding]:
+def check_platform_mounts(settings: Settings) -> Iterator[Finding]:
     """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
     for mount, at in settings.decided_mounts:
         if not mount.platform:
             continue
-        carriers = [group for group in settings.cluster.groups if mount.carried_by(group.role, group.name)]
+        carriers = [group for group in settings.cluster.groups if mount.is_carried_by(group.role, group.name)]
         for group in carriers:
-            if mount.name not in platform.first_of_platform(settings.mounts, group.name, group.role):
+            if mount.name not in platform.platform_mount_names(settings.mounts, group.name, group.role):
                 yield Finding(
                     "HPK-F006",
                     at,

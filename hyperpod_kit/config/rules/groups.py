@@ -15,23 +15,23 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 
-def one_controller(settings: Settings) -> Iterator[Finding]:
+def check_controller_group(settings: Settings) -> Iterator[Finding]:
     """Exactly one instance group is the controller's, and it has a node; of several see controllers.py."""
-    wanted = settings.parameters.controller_group
+    controller_group = settings.parameters.controller_group
     groups = settings.cluster.groups
     controllers = [index for index, group in enumerate(groups) if group.role == Role.CONTROLLER]
     if not controllers:
         yield Finding(
             "HPK-G001",
             "controller_group",
-            f"there is no instance group `{wanted}`, so the cluster has no controller",
-            _near(settings, wanted),
+            f"there is no instance group `{controller_group}`, so the cluster has no controller",
+            _near(settings, controller_group),
         )
     for index in controllers[1:]:
         yield Finding(
             "HPK-G002",
             f"{AT}.instance_groups[{index}].name",
-            f"a second controller group `{wanted}`",
+            f"a second controller group `{controller_group}`",
             "A cluster has exactly one: remove or rename this group",
         )
     for index in controllers[:1]:
@@ -44,48 +44,50 @@ def one_controller(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def login_group_exists(settings: Settings) -> Iterator[Finding]:
+def check_login_group(settings: Settings) -> Iterator[Finding]:
     """The login group, when named, is an instance group and not the controller's."""
-    wanted = settings.parameters.login_group
-    if wanted is None:
+    login_group = settings.parameters.login_group
+    if login_group is None:
         return
-    if wanted == settings.parameters.controller_group:
+    if login_group == settings.parameters.controller_group:
         yield Finding(
             "HPK-G004",
             "login_group",
-            f"`{wanted}` is the controller group already",
+            f"`{login_group}` is the controller group already",
             "Name another group, or remove the key",
         )
-    elif wanted not in {group.name for group in settings.cluster.groups}:
-        yield Finding("HPK-G005", "login_group", f"there is no instance group `{wanted}`", _near(settings, wanted))
+    elif login_group not in {group.name for group in settings.cluster.groups}:
+        yield Finding(
+            "HPK-G005", "login_group", f"there is no instance group `{login_group}`", _near(settings, login_group)
+        )
 
 
-def instance_groups(settings: Settings) -> Iterator[Finding]:
+def check_instance_groups(settings: Settings) -> Iterator[Finding]:
     """Names are unique, counts are possible."""
     groups = settings.cluster.groups
     if not groups:
         yield Finding(
             "HPK-G006", f"{AT}.instance_groups", "the list is empty", "Add a controller group and a worker group"
         )
-    seen = Counter[str]()
+    name_counts = Counter[str]()
     for index, group in enumerate(groups):
         at = f"{AT}.instance_groups[{index}]"
-        seen[group.name] += 1
+        name_counts[group.name] += 1
         named = fits(f"{AT}.instance_groups[].name", group.name)
-        if named and seen[group.name] == 2 and group.role != Role.CONTROLLER:
+        if named and name_counts[group.name] == 2 and group.role != Role.CONTROLLER:
             yield Finding("HPK-G008", f"{at}.name", f"`{group.name}` is the name of two groups", "Rename one of them")
         if not 0 <= group.count <= 6758:
             yield Finding("HPK-G010", f"{at}.count", f"{group.count} nodes: expected 0 to 6758", "Correct the number")
 
 
-def partitions(settings: Settings) -> Iterator[Finding]:
+def check_partitions(settings: Settings) -> Iterator[Finding]:
     """Every compute group is in worker_groups once, and nothing else is."""
     roles = {group.name: group.role for group in settings.cluster.groups}
-    seen = Counter[str]()
+    name_counts = Counter[str]()
     for index, worker in enumerate(settings.parameters.worker_groups):
         at = f"worker_groups[{index}]"
         name = worker.instance_group_name
-        seen[name] += 1
+        name_counts[name] += 1
         if name not in roles:
             yield Finding(
                 "HPK-G011", f"{at}.instance_group_name", f"there is no instance group `{name}`", _near(settings, name)
@@ -97,17 +99,17 @@ def partitions(settings: Settings) -> Iterator[Finding]:
                 f"`{name}` is the {roles[name]} group: only compute groups have a partition",
                 "Remove this entry",
             )
-        elif seen[name] == 2:
+        elif name_counts[name] == 2:
             yield Finding(
                 "HPK-G013", f"{at}.instance_group_name", f"`{name}` is listed twice", "Remove one of the entries"
             )
     without = [
         (index, group)
         for index, group in enumerate(settings.cluster.groups)
-        if group.role == Role.COMPUTE and group.name and group.name not in seen
+        if group.role == Role.COMPUTE and group.name and group.name not in name_counts
     ]
     if len(without) == 1 and all(group.role != Role.CONTROLLER for group in settings.cluster.groups):
-        return  # that one is the controller, whose name is misspelled: `one_controller` says so
+        return  # that one is the controller, whose name is misspelled: `check_controller_group` says so
     for index, group in without:
         yield Finding(
             "HPK-G015",
@@ -117,7 +119,7 @@ def partitions(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def partitions_of_the_api(settings: Settings) -> Iterator[Finding]:
+def check_partition_names(settings: Settings) -> Iterator[Finding]:
     """Where HyperPod itself makes the partitions, their names are as its API wants them, which is less than Slurm."""
     if settings.cluster.lifecycle_mode == LifecycleMode.ON_CREATE:
         return
@@ -132,7 +134,7 @@ def partitions_of_the_api(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def options(settings: Settings) -> Iterator[Finding]:
+def check_options(settings: Settings) -> Iterator[Finding]:
     """What a group may have besides its nodes."""
     for index, group in enumerate(settings.cluster.groups):
         at = f"{AT}.instance_groups[{index}]"
@@ -159,7 +161,9 @@ def options(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _near(settings: Settings, wanted: str) -> str:
+def _near(settings: Settings, name: str) -> str:
     names = [group.name for group in settings.cluster.groups]
-    near = get_close_matches(wanted, names, 1, 0.6)
-    return f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(names) or 'none'}"
+    near = get_close_matches(name, names, 1, 0.6)
+    if near:
+        return f"Did you mean `{near[0]}`?"
+    return f"Instance groups are: {', '.join(names) or 'none'}"

@@ -18,7 +18,7 @@ LONGEST_DEADLINE = 30
 """Seconds; the check's unit may last twice as long."""
 
 
-def health(settings: Settings) -> Iterator[Finding]:
+def check_health(settings: Settings) -> Iterator[Finding]:
     """A probe ends before the next one begins, and giving up takes at least one failure."""
     policy = settings.health
     if not 5 <= policy.interval <= LONGEST_INTERVAL:
@@ -39,17 +39,17 @@ def health(settings: Settings) -> Iterator[Finding]:
             f"{policy.deadline:g} s is longer than a check may last",
             f"Use {LONGEST_DEADLINE} or less",
         )
-    place = policy.textfile_directory
-    below = next((mount for mount in settings.mounts if f"{place}/".startswith(f"{mount.path}/")), None)
-    if place and (not place.startswith("/") or posixpath.normpath(place) != place):
+    directory = policy.textfile_directory
+    below = next((mount for mount in settings.mounts if f"{directory}/".startswith(f"{mount.path}/")), None)
+    if directory and (not directory.startswith("/") or posixpath.normpath(directory) != directory):
         yield Finding(
-            "HPK-H006", f"{AT}.textfile_directory", f"{place} is no absolute path", 'Use an absolute path, or ""'
+            "HPK-H006", f"{AT}.textfile_directory", f"{directory} is no absolute path", 'Use an absolute path, or ""'
         )
     elif below is not None:
         yield Finding(
             "HPK-H007",
             f"{AT}.textfile_directory",
-            f"{place} lies on mount {below.name}, and a file there hangs when the mount does",
+            f"{directory} lies on mount {below.name}, and a file there hangs when the mount does",
             "Use a directory on the node's own disk",
         )
     if policy.degraded_after < 1:

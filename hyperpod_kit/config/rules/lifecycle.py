@@ -10,7 +10,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
-def mode(settings: Settings) -> Iterator[Finding]:
+def check_mode(settings: Settings) -> Iterator[Finding]:
     """The mode is one of the three, and it can make what the configuration asks for."""
     chosen = settings.cluster.lifecycle_mode
     if chosen not in LIFECYCLE_MODES:
@@ -42,7 +42,7 @@ STRATEGIES = ("Merge", "Managed", "Overwrite")
 CONTINUOUS = "Continuous"
 
 
-def slurm_config(settings: Settings) -> Iterator[Finding]:
+def check_slurm_config(settings: Settings) -> Iterator[Finding]:
     """Who owns slurm.conf: what HyperPod does with a change that it finds there."""
     cluster = settings.cluster
     strategy = cluster.slurm_config_strategy
@@ -61,7 +61,9 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
             "Remove it",
         )
     elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == LifecycleMode.ON_INIT_COMPLETE:
-        what = "is `Configuration drift detected.`, and updates fail" if strategy == "Managed" else "is written over"
+        what = "is written over"
+        if strategy == "Managed":
+            what = "is `Configuration drift detected.`, and updates fail"
         yield Finding(
             "HPK-L006",
             f"{AT}.slurm_config_strategy",
@@ -80,7 +82,7 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def continuous(settings: Settings) -> Iterator[Finding]:
+def check_continuous_provisioning(settings: Settings) -> Iterator[Finding]:
     """What continuous provisioning asks for, and what needs it."""
     cluster = settings.cluster
     chosen = cluster.node_provisioning_mode

@@ -11,10 +11,10 @@ from hyperpod_kit.config.settings import Settings
 AT = "hyperpod_kit.metadata_service"
 
 
-def users(settings: Settings) -> Iterator[Finding]:
+def check_users(settings: Settings) -> Iterator[Finding]:
     """Each is named once."""
-    seen: set[str] = set()
+    earlier_names: set[str] = set()
     for index, name in enumerate(settings.metadata_users or ()):
-        if name in seen and fits(f"{AT}.users", name):
+        if name in earlier_names and fits(f"{AT}.users", name):
             yield Finding("HPK-I002", f"{AT}.users[{index}]", f"`{name}` is listed already", "Keep one")
-        seen.add(name)
+        earlier_names.add(name)

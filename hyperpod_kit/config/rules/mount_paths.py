@@ -48,9 +48,9 @@ RESERVED_TREES = (
 """Directories that belong to the system, to HyperPod or to the kit: nothing is mounted anywhere inside."""
 
 
-def absolute(settings: Settings) -> Iterator[Finding]:
+def check_absolute(settings: Settings) -> Iterator[Finding]:
     """Paths are absolute, normalised and made of plain characters."""
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         path = mount.path
         if not path.startswith("/"):
             yield Finding("HPK-M010", f"{at}.path", f"`{path}` is not absolute", "Begin it with /")
@@ -60,18 +60,20 @@ def absolute(settings: Settings) -> Iterator[Finding]:
             )
         elif path != "/" and not (PATH.fullmatch(path) and len(path) <= LONGEST):
             plain = PATH.fullmatch(path) is not None
-            why = f"has {len(path)} characters, and" if plain else "has characters that a shell would change, and"
+            problem = "has characters that a shell would change, and"
+            if plain:
+                problem = f"has {len(path)} characters, and"
             yield Finding(
                 "HPK-M012",
                 f"{at}.path",
-                f"`{path}` {why} systemd names units after it",
+                f"`{path}` {problem} systemd names units after it",
                 f"Use up to {LONGEST} letters, digits and ._- between slashes",
             )
 
 
-def reserved(settings: Settings) -> Iterator[Finding]:
+def check_reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
         if mount.traits.at_home and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
@@ -84,9 +86,9 @@ def reserved(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def protected(settings: Settings) -> Iterator[Finding]:
+def check_suid_and_devices(settings: Settings) -> Iterator[Finding]:
     """Whoever does without nosuid and nodev knows what that means."""
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         if mount.suid_and_devices:
             yield Finding(
                 "HPK-M016",
@@ -98,13 +100,13 @@ def protected(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def disjoint(settings: Settings) -> Iterator[Finding]:
+def check_disjoint(settings: Settings) -> Iterator[Finding]:
     """No two mounts that one node can carry lie at the same place or inside each other; one finding a mount."""
-    seen: list[Mount] = []
-    for mount, at in settings.written_mounts:
-        for other in seen:
+    earlier_mounts: list[Mount] = []
+    for mount, at in settings.sourced_mounts:
+        for other in earlier_mounts:
             other_path, other_name = other.path, other.name
-            if not _meet(mount, other):
+            if not _share_nodes(mount, other):
                 continue
             if mount.path == other_path:
                 yield Finding(
@@ -122,13 +124,13 @@ def disjoint(settings: Settings) -> Iterator[Finding]:
                     "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
                 )
                 break
-        seen.append(mount)
+        earlier_mounts.append(mount)
 
 
-def _meet(one: Mount, other: Mount) -> bool:
+def _share_nodes(first: Mount, second: Mount) -> bool:
     """Whether a node may carry both."""
-    groups_meet = not one.groups or not other.groups or set(one.groups) & set(other.groups)
-    return bool(set(one.roles) & set(other.roles) and groups_meet)
+    groups_meet = not first.groups or not second.groups or set(first.groups) & set(second.groups)
+    return bool(set(first.roles) & set(second.roles) and groups_meet)
 
 
 def inside(path: str, tree: str) -> bool:

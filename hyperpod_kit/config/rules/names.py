@@ -12,10 +12,10 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import ROLES
 
 
-def mount_names(settings: Settings) -> Iterator[Finding]:
+def check_mount_names(settings: Settings) -> Iterator[Finding]:
     """Mount names are plain and unique."""
     first: dict[str, str] = {}
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         if not re.fullmatch(MOUNT_NAME, mount.name):
             yield Finding(
                 "HPK-M001",
@@ -34,9 +34,9 @@ def mount_names(settings: Settings) -> Iterator[Finding]:
             first[mount.name] = at
 
 
-def mount_roles(settings: Settings) -> Iterator[Finding]:
+def check_mount_roles(settings: Settings) -> Iterator[Finding]:
     """A mount names at least one known role."""
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         for index, role in enumerate(mount.roles):
             if role not in ROLES:
                 yield Finding("HPK-M003", f"{at}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}")
@@ -49,20 +49,24 @@ def mount_roles(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def mount_groups(settings: Settings) -> Iterator[Finding]:
+def check_mount_groups(settings: Settings) -> Iterator[Finding]:
     """The instance groups that a mount names exist, and at least one of them has a role that carries it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
-    for mount, at in settings.written_mounts:
-        unknown = [name for name in mount.groups if name not in roles]
-        for name in unknown:
+    for mount, at in settings.sourced_mounts:
+        missing_groups = [name for name in mount.groups if name not in roles]
+        for name in missing_groups:
             near = get_close_matches(name, roles, 1, 0.6)
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Instance groups are: {', '.join(roles) or 'none'}"
             yield Finding(
                 "HPK-M005",
                 f"{at}.groups[{mount.groups.index(name)}]",
                 f"there is no instance group `{name}`",
-                f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
+                hint,
             )
-        if mount.groups and not unknown and not any(roles[name] in mount.roles for name in mount.groups):
+        if mount.groups and not missing_groups and not any(roles[name] in mount.roles for name in mount.groups):
             yield Finding(
                 "HPK-M006",
                 f"{at}.groups",

@@ -9,7 +9,7 @@ from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode
 
-OURS = {
+COVERED_FIELDS = {
     "ClusterName": "name",
     "InstanceGroups": "instance_groups",
     "NodeRecovery": "node_recovery",
@@ -18,7 +18,7 @@ OURS = {
     "NodeProvisioningMode": "node_provisioning_mode",
     "Tags": "tags",
 }
-OURS_OF_A_GROUP = {
+COVERED_GROUP_FIELDS = {
     "InstanceGroupName": "name",
     "InstanceType": "instance_type",
     "InstanceRequirements": "instance_type",
@@ -42,13 +42,13 @@ FOR_EKS = ("AutoScaling", "ClusterRole", "RestrictedInstanceGroups", "Restricted
 IMAGES = ("ImageId", "ImageReleaseVersion")
 
 
-def api(settings: Settings) -> Iterator[Finding]:
+def check_api_fields(settings: Settings) -> Iterator[Finding]:
     """No field has two sources, and what is not for Slurm clusters is named."""
     cluster = settings.cluster
-    yield from _fields(f"{AT}.api", cluster.api, OURS)
+    yield from _fields(f"{AT}.api", cluster.api, COVERED_FIELDS)
     for index, group in enumerate(cluster.groups):
         at = f"{AT}.instance_groups[{index}].api"
-        yield from _fields(at, group.api, OURS_OF_A_GROUP)
+        yield from _fields(at, group.api, COVERED_GROUP_FIELDS)
         for key in IMAGES:
             if group.api.get(key, "default") != "default" and cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
                 yield Finding(
@@ -61,10 +61,10 @@ def api(settings: Settings) -> Iterator[Finding]:
                 )
 
 
-def _fields(at: str, given: Mapping[str, Any], ours: Mapping[str, str]) -> Iterator[Finding]:
+def _fields(at: str, given: Mapping[str, Any], covered: Mapping[str, str]) -> Iterator[Finding]:
     for key in given:
-        if key in ours:
-            yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {ours[key]}")
+        if key in covered:
+            yield Finding("HPK-R001", f"{at}.{key}", "this field comes from a key of its own", f"Use {covered[key]}")
         elif key in FOR_EKS:
             yield Finding(
                 "HPK-R002",

@@ -12,7 +12,7 @@ from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.config.settings import Settings
 
 
-def match(settings: Settings) -> Iterator[Finding]:
+def check_texts(settings: Settings) -> Iterator[Finding]:
     """Every text that was read matches the pattern of its field, where it has one. Those of mounts are judged below."""
     left_out: set[KeyPath] = set()
     for read in settings.reads:
@@ -25,18 +25,21 @@ def match(settings: Settings) -> Iterator[Finding]:
         if pattern is not None:
             for path, text in _texts(read):
                 if not pattern.fits(text):
-                    yield Finding(pattern.code, path, pattern.why.replace("{value}", text), pattern.remedy(text))
+                    yield Finding(pattern.code, path, pattern.message.replace("{value}", text), pattern.remedy(text))
 
 
-def of_mounts(settings: Settings) -> Iterator[Finding]:
+def check_mount_texts(settings: Settings) -> Iterator[Finding]:
     """So do those of the mounts: of the long form, of a short form, and of the homes."""
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         form = FORMS[mount.kind]
         for key, field in {**COMMON, **form.fields}.items():
             text, pattern = getattr(mount, key, None), field.pattern
             if pattern is not None and isinstance(text, str) and not pattern.fits(text):
                 yield Finding(
-                    pattern.code, form.place(at, key), pattern.why.replace("{value}", text), pattern.remedy(text)
+                    pattern.code,
+                    form.path_of_key(at, key),
+                    pattern.message.replace("{value}", text),
+                    pattern.remedy(text),
                 )
 
 

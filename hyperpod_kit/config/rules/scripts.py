@@ -10,7 +10,7 @@ from typing import Iterator
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.scripts import PLACES, OwnScript
+from hyperpod_kit.model.scripts import PLACES, CustomScript
 from hyperpod_kit.model.states import ROLES
 
 AT = "hyperpod_kit.scripts"
@@ -19,7 +19,7 @@ LONGEST = 1200.0
 """Seconds; a whole creation has 1,500 (lifecycle_scripts/on_create.sh)."""
 
 
-def named_once(settings: Settings) -> Iterator[Finding]:
+def check_names(settings: Settings) -> Iterator[Finding]:
     """Each has a name of its own, which is that of its step and of its directory in the bundle."""
     first: dict[str, int] = {}
     for index, (script, at) in enumerate(_scripts(settings)):
@@ -29,12 +29,15 @@ def named_once(settings: Settings) -> Iterator[Finding]:
         first.setdefault(script.name, index)
 
 
-def placed(settings: Settings) -> Iterator[Finding]:
+def check_start(settings: Settings) -> Iterator[Finding]:
     """It runs at a place that there is, and starts a file of its own directory."""
     for script, at in _scripts(settings):
         if script.when not in PLACES:
             near = get_close_matches(script.when, PLACES, 1, 0.5)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Use {', '.join(PLACES)}"
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Use {', '.join(PLACES)}"
             yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is no place among the steps", hint)
         inside = posixpath.normpath(script.run) == script.run and not script.run.startswith(("/", ".", "-"))
         if not inside:
@@ -46,28 +49,32 @@ def placed(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def on_nodes(settings: Settings) -> Iterator[Finding]:
+def check_nodes(settings: Settings) -> Iterator[Finding]:
     """The roles and instance groups that it names exist, and some node runs it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
     for script, at in _scripts(settings):
         for index, role in enumerate(script.roles):
             if role not in ROLES:
                 yield Finding("HPK-O005", f"{at}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}")
-        unknown = [name for name in script.groups if name not in roles]
-        for name in unknown:
+        missing_groups = [name for name in script.groups if name not in roles]
+        for name in missing_groups:
             near = get_close_matches(name, roles, 1, 0.6)
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Instance groups are: {', '.join(roles) or 'none'}"
             yield Finding(
                 "HPK-O006",
                 f"{at}.groups[{script.groups.index(name)}]",
                 f"there is no instance group `{name}`",
-                f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
+                hint,
             )
-        known = not unknown and all(role in ROLES for role in script.roles)
-        if known and not any(script.runs_on(role, name) for name, role in roles.items()):
+        all_exist = not missing_groups and all(role in ROLES for role in script.roles)
+        if all_exist and not any(script.runs_on(role, name) for name, role in roles.items()):
             yield Finding("HPK-O007", f"{at}.roles", "no node runs this script", "Correct roles or groups", WARNING)
 
 
-def in_time(settings: Settings) -> Iterator[Finding]:
+def check_timeouts(settings: Settings) -> Iterator[Finding]:
     """What one node runs fits into the time that its creation has."""
     good = True
     for script, at in _scripts(settings):
@@ -75,8 +82,8 @@ def in_time(settings: Settings) -> Iterator[Finding]:
             good = False
             yield Finding("HPK-O008", f"{at}.timeout", f"{script.timeout:g} s", f"Use 1 to {LONGEST:g} seconds")
     for group in settings.cluster.groups if good else ():
-        mine = [script for script, _ in _scripts(settings) if script.runs_on(group.role, group.name)]
-        seconds = math.fsum(script.timeout for script in mine)
+        group_scripts = [script for script, _ in _scripts(settings) if script.runs_on(group.role, group.name)]
+        seconds = math.fsum(script.timeout for script in group_scripts)
         if seconds > LONGEST:
             yield Finding(
                 "HPK-O009",
@@ -88,5 +95,5 @@ def in_time(settings: Settings) -> Iterator[Finding]:
             return
 
 
-def _scripts(settings: Settings) -> Iterator[tuple[OwnScript, str]]:
+def _scripts(settings: Settings) -> Iterator[tuple[CustomScript, str]]:
     return ((listed.script, f"{AT}[{index}]") for index, listed in enumerate(settings.scripts))

@@ -12,7 +12,7 @@ from hyperpod_kit.model.states import ROLES
 AT = "hyperpod_kit.secrets"
 
 
-def named_once(settings: Settings) -> Iterator[Finding]:
+def check_names(settings: Settings) -> Iterator[Finding]:
     """Each has a name of its own and a role that fetches it."""
     first: dict[str, int] = {}
     for index, secret in enumerate(settings.secrets):
@@ -22,17 +22,21 @@ def named_once(settings: Settings) -> Iterator[Finding]:
                 "HPK-A002", f"{at}.name", f"`{secret.name}` is {AT}[{first[secret.name]}] too", "Rename one of them"
             )
         first.setdefault(secret.name, index)
-        unknown = [role for role in secret.roles if role not in ROLES]
-        if unknown or not secret.roles:
+        invalid_roles = [role for role in secret.roles if role not in ROLES]
+        if invalid_roles or not secret.roles:
+            path, problem = f"{at}.roles", "no role fetches this secret"
+            if invalid_roles:
+                path = f"{path}[{secret.roles.index(invalid_roles[0])}]"
+                problem = f"`{invalid_roles[0]}` is not a role"
             yield Finding(
                 "HPK-A005",
-                f"{at}.roles" + (f"[{secret.roles.index(unknown[0])}]" if unknown else ""),
-                f"`{unknown[0]}` is not a role" if unknown else "no role fetches this secret",
+                path,
+                problem,
                 f"Use some of {', '.join(ROLES)}, or remove the key",
             )
 
 
-def kept_apart(settings: Settings) -> Iterator[Finding]:
+def check_isolation(settings: Settings) -> Iterator[Finding]:
     """A secret for some roles is not open to the processes of other groups, which have the same execution role."""
     if settings.metadata_users is not None:
         return
@@ -40,13 +44,13 @@ def kept_apart(settings: Settings) -> Iterator[Finding]:
     for index, secret in enumerate(settings.secrets):
         roles = [(group, group.execution_role or cluster.execution_role) for group in cluster.groups]
         reading = {role for group, role in roles if group.role in secret.roles}
-        others = [group.name for group, role in roles if group.role not in secret.roles and role in reading]
-        if others:
+        exposed_groups = [group.name for group, role in roles if group.role not in secret.roles and role in reading]
+        if exposed_groups:
             yield Finding(
                 "HPK-A006",
                 f"{AT}[{index}].roles",
-                f"`{secret.name}` is for {', '.join(secret.roles)} only, but every process of {', '.join(others)} can "
-                f"fetch it: these groups have the same execution role",
+                f"`{secret.name}` is for {', '.join(secret.roles)} only, but every process of "
+                f"{', '.join(exposed_groups)} can fetch it: these groups have the same execution role",
                 "Give the groups roles of their own, or close the nodes' role with hyperpod_kit.metadata_service",
                 WARNING,
             )

@@ -13,7 +13,7 @@ AT = "hyperpod_kit.groups"
 FROM, TO = 1001, 60000
 
 
-def numbers(settings: Settings) -> Iterator[Finding]:
+def check_numbers(settings: Settings) -> Iterator[Finding]:
     """Names and ids are nobody else's: each user has a group of the same name, whose id opens their home."""
     names = {name: "exists on every node already" for name in SYSTEM_NAMES}
     names.update({user.name: "is a user, who has a group of that name" for user in settings.users})
@@ -36,15 +36,15 @@ def numbers(settings: Settings) -> Iterator[Finding]:
         gids.setdefault(group.gid, f"is the gid of {AT}[{index}] too")
 
 
-def members(settings: Settings) -> Iterator[Finding]:
+def check_members(settings: Settings) -> Iterator[Finding]:
     """Members are users, and none once the group is archived."""
-    known = {user.name for user in settings.users}
+    user_names = {user.name for user in settings.users}
     for index, group in enumerate(settings.groups):
-        for place, name in enumerate(group.members):
-            if name not in known:
+        for position, name in enumerate(group.members):
+            if name not in user_names:
                 yield Finding(
                     "HPK-U033",
-                    f"{AT}[{index}].members[{place}]",
+                    f"{AT}[{index}].members[{position}]",
                     f"`{name}` is none of hyperpod_kit.users",
                     "Add the user, or remove the member",
                 )
@@ -57,25 +57,31 @@ def members(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def places(settings: Settings) -> Iterator[Finding]:
+def check_mounts(settings: Settings) -> Iterator[Finding]:
     """A share is on a file system that tells users apart."""
     by_name = {mount.name: mount for mount in settings.mounts}
     for index, group in enumerate(settings.groups):
-        for place, name in enumerate(group.mounts):
-            at = f"{AT}[{index}].mounts[{place}]"
+        for position, name in enumerate(group.mounts):
+            at = f"{AT}[{index}].mounts[{position}]"
             mount = by_name.get(name)
             if mount is None or not mount.traits.holds_shares:
-                what = "no mount" if mount is None else f"of kind {mount.kind}"
-                able = sorted(one.name for one in settings.mounts if one.traits.holds_shares)
+                if mount is None:
+                    what = "no mount"
+                else:
+                    what = f"of kind {mount.kind}"
+                able = sorted(candidate.name for candidate in settings.mounts if candidate.traits.holds_shares)
+                hint = "Leave `mounts` out, and configure homes"
+                if able:
+                    hint = f"Use one of: {', '.join(able)}"
                 yield Finding(
                     "HPK-U035",
                     at,
                     f"`{name}` is {what}: a directory of a group is on lustre or openzfs, or beside the homes",
-                    f"Use one of: {', '.join(able)}" if able else "Leave `mounts` out, and configure homes",
+                    hint,
                 )
 
 
-def archived(settings: Settings) -> Iterator[Finding]:
+def check_archived_groups(settings: Settings) -> Iterator[Finding]:
     """What closes the directory of an archived group must know where it is."""
     able = [mount.name for mount in settings.mounts if mount.traits.holds_shares]
     for index, group in enumerate(settings.groups):

@@ -6,33 +6,33 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.slurm_state import OWN_DISK, why_unfit
+from hyperpod_kit.model.slurm_state import OWN_DISK, unfit_reason
 from hyperpod_kit.model.states import LifecycleMode
 
 AT = "hyperpod_kit.slurm.state"
 
 
-def kept(settings: Settings) -> Iterator[Finding]:
+def check_state_mount(settings: Settings) -> Iterator[Finding]:
     """The state is on a mount that can hold it, or somebody has said that it need not outlive the machine."""
-    asked = settings.slurm_state
+    requested = settings.slurm_state
     group = settings.parameters.controller_group
-    if asked not in (None, OWN_DISK):
-        mount = next((mount for mount in settings.mounts if mount.name == asked), None)
-        fitting = [one.name for one in settings.mounts if not why_unfit(one, group)]
-        why = why_unfit(mount, group) if mount else "there is no mount of that name"
-        if why:
+    if requested not in (None, OWN_DISK):
+        mount = next((mount for mount in settings.mounts if mount.name == requested), None)
+        fitting = [candidate.name for candidate in settings.mounts if not unfit_reason(candidate, group)]
+        problem = "there is no mount of that name"
+        if mount:
+            problem = unfit_reason(mount, group)
+        if problem:
             yield Finding(
                 "HPK-L012",
                 AT,
-                f"slurmctld's state cannot be kept on `{asked}`: {why}",
+                f"slurmctld's state cannot be kept on `{requested}`: {problem}",
                 f"Use {' or '.join(fitting) or 'a required Lustre, OpenZFS or EFS mount'}, or {OWN_DISK}",
             )
-    elif asked is None and not settings.slurm_state_mount:
-        what = (
-            "in ami_only mode Slurm's configuration is HyperPod's alone"
-            if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY
-            else "no mount fits"
-        )
+    elif requested is None and not settings.slurm_state_mount:
+        what = "no mount fits"
+        if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
+            what = "in ami_only mode Slurm's configuration is HyperPod's alone"
         yield Finding(
             "HPK-L013",
             AT,

@@ -8,10 +8,10 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.accelerators import ACTIONS, efas_of, gpus_of
+from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
-from hyperpod_kit.model.slurm_state import why_not_everywhere
+from hyperpod_kit.model.slurm_state import not_shared_reason
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
 
 AT = "hyperpod_kit.steps"
@@ -22,7 +22,7 @@ LIMIT = re.compile(rf"-1|[0-9]{{1,9}}|([0-9]+-)?[0-9]{{1,3}}(:[0-9]{{2}}){{1,2}}
 """A number, a time as Slurm writes it, or resources: 8, 1-00:00:00, cpu=64,gres/gpu=8."""
 
 
-def in_this_mode(settings: Settings) -> Iterator[Finding]:
+def check_lifecycle_mode(settings: Settings) -> Iterator[Finding]:
     """Some script of ours runs that could do it, and nobody else sets accounting up."""
     cluster = settings.cluster
     if settings.steps.names and cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
@@ -41,12 +41,12 @@ def in_this_mode(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def containers(settings: Settings) -> Iterator[Finding]:
+def check_containers(settings: Settings) -> Iterator[Finding]:
     """Pyxis has something to start containers with, and both come from somewhere."""
     steps = settings.steps
     if steps.pyxis is not None and steps.enroot is None:
         yield Finding("HPK-O037", f"{AT}.pyxis", "pyxis starts containers by enroot", 'Add "enroot": {}')
-    listed = {one.package.name for one in settings.packages}
+    listed = {entry.package.name for entry in settings.packages}
     for key in ("enroot", "pyxis"):
         if getattr(steps, key) is not None and CLIENTS[key] not in listed:
             yield Finding(
@@ -58,29 +58,31 @@ def containers(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def accounts(settings: Settings) -> Iterator[Finding]:
+def check_accounts(settings: Settings) -> Iterator[Finding]:
     """Every account, and everybody and every QOS that it names, exists."""
-    asked = settings.steps.accounting
-    if asked is None:
+    accounting = settings.steps.accounting
+    if accounting is None:
         return
-    names = [one.name for one in asked.accounts]
-    known_qos = {BUILT_IN_QOS, *(one.name for one in asked.qos)}
+    names = [account.name for account in accounting.accounts]
+    known_qos = {BUILT_IN_QOS, *(entry.name for entry in accounting.qos)}
     users = {LOGIN_USER, "root", *(user.name for user in settings.users)}
-    parents = {one.name: one.parent for one in asked.accounts}
+    parents = {account.name: account.parent for account in accounting.accounts}
     circle = ""
-    for index, one in enumerate(asked.accounts):
+    for index, account in enumerate(accounting.accounts):
         at = f"{ACCOUNTING}.accounts[{index}]"
-        if one.name in names[:index] or one.name == "root":
-            yield _twice(at, "an account", one.name)
-        if one.parent != "root" and one.parent not in names:
-            yield _unknown(f"{at}.parent", "account", one.parent, ["root", *names])
-        elif one.parent != "root" and not circle and _in_a_circle(one.name, parents):
-            circle = one.name
-            yield Finding("HPK-O029", f"{at}.parent", f"`{one.name}` is below itself", "Let one of them belong to root")
-        for number, name in enumerate(one.qos):
+        if account.name in names[:index] or account.name == "root":
+            yield _twice(at, "an account", account.name)
+        if account.parent != "root" and account.parent not in names:
+            yield _unknown_name(f"{at}.parent", "account", account.parent, ["root", *names])
+        elif account.parent != "root" and not circle and _has_cycle(account.name, parents):
+            circle = account.name
+            yield Finding(
+                "HPK-O029", f"{at}.parent", f"`{account.name}` is below itself", "Let one of them belong to root"
+            )
+        for number, name in enumerate(account.qos):
             if name not in known_qos:
-                yield _unknown(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
-        for number, name in enumerate(one.users):
+                yield _unknown_name(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
+        for number, name in enumerate(account.users):
             if name not in users and fits(f"{ACCOUNTING}.accounts[].users", name):
                 yield Finding(
                     "HPK-O021",
@@ -89,31 +91,31 @@ def accounts(settings: Settings) -> Iterator[Finding]:
                     "That is right for a user of a directory; otherwise correct the name",
                     INFO,
                 )
-        if not 0 <= one.fairshare <= 2**31 - 1:
-            yield _number(f"{at}.fairshare", one.fairshare, "0 to 2147483647")
+        if not 0 <= account.fairshare <= 2**31 - 1:
+            yield _number(f"{at}.fairshare", account.fairshare, "0 to 2147483647")
 
 
-def qos(settings: Settings) -> Iterator[Finding]:
+def check_qos(settings: Settings) -> Iterator[Finding]:
     """Every QOS has its name once, and what it names exists."""
-    asked = settings.steps.accounting
-    if asked is None:
+    accounting = settings.steps.accounting
+    if accounting is None:
         return
-    names = [one.name for one in asked.qos]
-    for index, one in enumerate(asked.qos):
+    names = [entry.name for entry in accounting.qos]
+    for index, entry in enumerate(accounting.qos):
         at = f"{ACCOUNTING}.qos[{index}]"
-        if one.name in names[:index]:
-            yield _twice(at, "a QOS", one.name)
-        for number, name in enumerate(one.preempts):
-            if name not in (BUILT_IN_QOS, *names) or name == one.name:
-                yield _unknown(
+        if entry.name in names[:index]:
+            yield _twice(at, "a QOS", entry.name)
+        for number, name in enumerate(entry.preempts):
+            if name not in (BUILT_IN_QOS, *names) or name == entry.name:
+                yield _unknown_name(
                     f"{at}.preempts[{number}]",
                     "other QOS",
                     name,
-                    [BUILT_IN_QOS, *(two for two in names if two != one.name)],
+                    [BUILT_IN_QOS, *(two for two in names if two != entry.name)],
                 )
-        for key, value in one.limits.items():
+        for key, value in entry.limits.items():
             if key not in LIMITS:
-                yield _unknown(f"{at}.limits.{key}", "limit", key, list(LIMITS))
+                yield _unknown_name(f"{at}.limits.{key}", "limit", key, list(LIMITS))
             elif not LIMIT.fullmatch(value):
                 yield Finding(
                     "HPK-O024",
@@ -121,14 +123,16 @@ def qos(settings: Settings) -> Iterator[Finding]:
                     f"`{value}` is no limit as Slurm writes it",
                     "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
                 )
-        if not 0 <= one.priority <= 2**31 - 1:
-            yield _number(f"{at}.priority", one.priority, "0 to 2147483647")
-    for index, name in enumerate(asked.enforce):
+        if not 0 <= entry.priority <= 2**31 - 1:
+            yield _number(f"{at}.priority", entry.priority, "0 to 2147483647")
+    for index, name in enumerate(accounting.enforce):
         if name not in ENFORCED:
-            yield _unknown(f"{ACCOUNTING}.enforce[{index}]", "word of AccountingStorageEnforce", name, list(ENFORCED))
-    if asked.preempt_mode not in PREEMPT_MODES:
-        yield _unknown(f"{ACCOUNTING}.preempt_mode", "mode", asked.preempt_mode, list(PREEMPT_MODES))
-    if any(one.limits for one in asked.qos) and not {"limits", "safe"} & set(asked.enforce):
+            yield _unknown_name(
+                f"{ACCOUNTING}.enforce[{index}]", "word of AccountingStorageEnforce", name, list(ENFORCED)
+            )
+    if accounting.preempt_mode not in PREEMPT_MODES:
+        yield _unknown_name(f"{ACCOUNTING}.preempt_mode", "mode", accounting.preempt_mode, list(PREEMPT_MODES))
+    if any(entry.limits for entry in accounting.qos) and not {"limits", "safe"} & set(accounting.enforce):
         yield Finding(
             "HPK-O025",
             f"{ACCOUNTING}.qos",
@@ -138,12 +142,12 @@ def qos(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def database(settings: Settings) -> Iterator[Finding]:
+def check_database(settings: Settings) -> Iterator[Finding]:
     """The password comes from a secret of the controller's; what lies on its disk goes with it."""
-    asked = settings.steps.accounting
-    if asked is None:
+    accounting = settings.steps.accounting
+    if accounting is None:
         return
-    if asked.database is None:
+    if accounting.database is None:
         if not settings.slurm_state_mount and settings.cluster.lifecycle_mode != LifecycleMode.AMI_ONLY:
             yield Finding(
                 "HPK-O026",
@@ -154,48 +158,53 @@ def database(settings: Settings) -> Iterator[Finding]:
                 WARNING,
             )
         return
-    yield from _kept_for(settings, f"{ACCOUNTING}.database.secret_arn", asked.database.secret_arn, (Role.CONTROLLER,))
-    if not 1 <= asked.database.port <= 65535:
-        yield _number(f"{ACCOUNTING}.database.port", asked.database.port, "1 to 65535")
+    yield from _kept_for(
+        settings, f"{ACCOUNTING}.database.secret_arn", accounting.database.secret_arn, (Role.CONTROLLER,)
+    )
+    if not 1 <= accounting.database.port <= 65535:
+        yield _number(f"{ACCOUNTING}.database.port", accounting.database.port, "1 to 65535")
 
 
-def directory(settings: Settings) -> Iterator[Finding]:
+def check_directory(settings: Settings) -> Iterator[Finding]:
     """The directory is read with a password where somebody's name is given for it, and every node fetches it."""
-    asked = settings.steps.sssd
-    if asked is None:
+    sssd = settings.steps.sssd
+    if sssd is None:
         return
-    if asked.schema not in SCHEMAS:
-        yield _unknown(f"{AT}.sssd.schema", "schema", asked.schema, list(SCHEMAS))
-    if bool(asked.bind_dn) != bool(asked.secret_arn):
-        given, missing = ("bind_dn", "secret_arn") if asked.bind_dn else ("secret_arn", "bind_dn")
+    if sssd.schema not in SCHEMAS:
+        yield _unknown_name(f"{AT}.sssd.schema", "schema", sssd.schema, list(SCHEMAS))
+    if bool(sssd.bind_dn) != bool(sssd.secret_arn):
+        if sssd.bind_dn:
+            given, missing = ("bind_dn", "secret_arn")
+        else:
+            given, missing = ("secret_arn", "bind_dn")
         yield Finding(
             "HPK-O036",
             f"{AT}.sssd.{missing}",
             f"{given} is given, and this is not",
             "Give both, or neither where the directory can be read by anybody",
         )
-    if asked.secret_arn:
-        yield from _kept_for(settings, f"{AT}.sssd.secret_arn", asked.secret_arn, ROLES)
+    if sssd.secret_arn:
+        yield from _kept_for(settings, f"{AT}.sssd.secret_arn", sssd.secret_arn, ROLES)
 
 
-def devices(settings: Settings) -> Iterator[Finding]:
+def check_devices(settings: Settings) -> Iterator[Finding]:
     """There is something to look at, and somebody who acts on what is asked of HyperPod."""
-    asked = settings.steps.device_checks
-    if asked is None:
+    device_checks = settings.steps.device_checks
+    if device_checks is None:
         return
     at = f"{AT}.device_checks"
-    if asked.action not in ACTIONS:
-        yield _unknown(f"{at}.action", "action", asked.action, list(ACTIONS))
-    if asked.dcgm and not asked.gate:
+    if device_checks.action not in ACTIONS:
+        yield _unknown_name(f"{at}.action", "action", device_checks.action, list(ACTIONS))
+    if device_checks.dcgm and not device_checks.gate:
         yield Finding(
             "HPK-O039",
             f"{at}.dcgm",
             "the diagnostic runs in the gate alone, and the gate is off",
             'Set "gate": true, or remove dcgm',
         )
-    groups = [one for one in settings.cluster.groups if one.role == Role.COMPUTE]
-    if not any(gpus_of(one.instance_type) or efas_of(one.instance_type) for one in groups):
-        types = ", ".join(sorted({one.instance_type for one in groups})) or "no group"
+    groups = [group for group in settings.cluster.groups if group.role == Role.COMPUTE]
+    if not any(gpu_count(group.instance_type) or efa_count(group.instance_type) for group in groups):
+        types = ", ".join(sorted({group.instance_type for group in groups})) or "no group"
         yield Finding(
             "HPK-O040",
             at,
@@ -205,50 +214,64 @@ def devices(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def numbers(settings: Settings) -> Iterator[Finding]:
+def check_numbers(settings: Settings) -> Iterator[Finding]:
     """Numbers that there are."""
     steps = settings.steps
     if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
         yield _number(f"{AT}.log_rotation.keep", steps.log_rotation.keep, "1 to 1000")
-    port = steps.node_exporter.listen.rpartition(":")[2] if steps.node_exporter is not None else ""
+    port = ""
+    if steps.node_exporter is not None:
+        port = steps.node_exporter.listen.rpartition(":")[2]
     if steps.node_exporter is not None and re.fullmatch(r"[0-9]{1,6}", port) and int(port) > 65535:
         yield _number(f"{AT}.node_exporter.listen", int(port), "a port up to 65535")
 
 
-def host_keys(settings: Settings) -> Iterator[Finding]:
+def check_host_keys(settings: Settings) -> Iterator[Finding]:
     """There is a mount on which every node finds the others' host keys."""
-    asked = settings.decided_steps.ssh_between_nodes
-    if asked is None:
+    ssh = settings.decided_steps.ssh_between_nodes
+    if ssh is None:
         return
-    mount = next((mount for mount in settings.mounts if mount.name == asked.mount), None)
-    if mount is None and not asked.mount:
-        why = "no mount is on every node"
+    mount = next((mount for mount in settings.mounts if mount.name == ssh.mount), None)
+    if mount is None and not ssh.mount:
+        problem = "no mount is on every node"
     else:
-        why = why_not_everywhere(mount, settings.cluster) if mount else f"there is no mount `{asked.mount}`"
-    if why:
+        if mount:
+            problem = not_shared_reason(mount, settings.cluster)
+        else:
+            problem = f"there is no mount `{ssh.mount}`"
+    if problem:
+        key = ""
+        if ssh.mount:
+            key = ".mount"
         yield Finding(
             "HPK-O028",
-            f"{AT}.ssh_between_nodes" + (".mount" if asked.mount else ""),
-            f"nodes cannot find each other's host keys: {why}",
+            f"{AT}.ssh_between_nodes" + key,
+            f"nodes cannot find each other's host keys: {problem}",
             "Name a required Lustre, OpenZFS or EFS mount that every group has, or remove the key",
         )
 
 
 def _kept_for(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> Iterator[Finding]:
     """A secret that a step of root's needs on nodes of these roles."""
-    secret = next((one for one in settings.secrets if one.arn == arn), None)
+    secret = next((candidate for candidate in settings.secrets if candidate.arn == arn), None)
     lacking = [role for role in roles if secret is not None and role not in secret.roles]
     if secret is None:
-        why = "hyperpod_kit.secrets does not have it"
+        problem = "hyperpod_kit.secrets does not have it"
     elif lacking:
-        why = f"the {lacking[0]} does not fetch it" if len(roles) == 1 else f"it is not for {', '.join(lacking)} nodes"
+        if len(roles) == 1:
+            problem = f"the {lacking[0]} does not fetch it"
+        else:
+            problem = f"it is not for {', '.join(lacking)} nodes"
     elif secret.owner != "root":
-        why = f"it is {secret.owner}'s, and the step that reads it is root's"
+        problem = f"it is {secret.owner}'s, and the step that reads it is root's"
     else:
         return
-    wanted = ", ".join(f'"{role}"' for role in roles)
+    roles_text = ", ".join(f'"{role}"' for role in roles)
     yield Finding(
-        "HPK-O027", at, f"`{arn}`: {why}", f'Add it to hyperpod_kit.secrets with "roles": [{wanted}] and no owner'
+        "HPK-O027",
+        at,
+        f"`{arn}`: {problem}",
+        f'Add it to hyperpod_kit.secrets with "roles": [{roles_text}] and no owner',
     )
 
 
@@ -260,15 +283,15 @@ def _number(at: str, value: int, good: str) -> Finding:
     return Finding("HPK-O022", at, f"{value} is out of range", f"Use {good}")
 
 
-def _unknown(at: str, what: str, name: str, known: list[str]) -> Finding:
-    return Finding("HPK-O023", at, f"there is no {what} `{name}`", f"Use {', '.join(known)}")
+def _unknown_name(at: str, what: str, name: str, expected: list[str]) -> Finding:
+    return Finding("HPK-O023", at, f"there is no {what} `{name}`", f"Use {', '.join(expected)}")
 
 
-def _in_a_circle(name: str, parents: dict[str, str]) -> bool:
-    seen, at = {name}, parents.get(name, "root")
+def _has_cycle(name: str, parents: dict[str, str]) -> bool:
+    visited, at = {name}, parents.get(name, "root")
     while at in parents:
-        if at in seen:
+        if at in visited:
             return True
-        seen.add(at)
+        visited.add(at)
         at = parents[at]
     return False

@@ -6,7 +6,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.homes import PLACE
+from hyperpod_kit.config.homes import HOMES_PATH
 from hyperpod_kit.config.settings import Settings
 
 SYSTEM_NAMES = (
@@ -24,7 +24,7 @@ ROOT_LIMIT = 100
 """Characters that EFS allows in an access point's path."""
 
 
-def accounts(settings: Settings) -> Iterator[Finding]:
+def check_accounts(settings: Settings) -> Iterator[Finding]:
     """Names are free and unique, and so are ids, which are those of people."""
     names: dict[str, int] = {}
     uids: dict[int, int] = {}
@@ -57,7 +57,7 @@ def accounts(settings: Settings) -> Iterator[Finding]:
         uids.setdefault(user.uid, index)
 
 
-def homes(settings: Settings) -> Iterator[Finding]:
+def check_homes(settings: Settings) -> Iterator[Finding]:
     """EFS takes paths of this length, and every user has a group of their own: it is what opens their home to them."""
     chosen = settings.homes
     if chosen is None:
@@ -72,23 +72,23 @@ def homes(settings: Settings) -> Iterator[Finding]:
                 "Give each user a group of their own",
             )
         groups.setdefault(user.gid, index)
-    for point in chosen.wanted(settings.users, settings.groups):
+    for point in chosen.access_points(settings.users, settings.groups):
         if len(point.root) > ROOT_LIMIT:
             yield Finding(
                 "HPK-U013",
-                f"{PLACE}.directory",
+                f"{HOMES_PATH}.directory",
                 f"`{point.root}` has {len(point.root)} characters: EFS takes {ROOT_LIMIT}",
                 "Choose a shorter directory",
             )
 
 
-def beside_homes(settings: Settings) -> Iterator[Finding]:
+def check_mounts_over_homes(settings: Settings) -> Iterator[Finding]:
     """What else is mounted hides no home."""
     chosen = settings.homes
     if chosen is None:
         return
     taken = {f"{chosen.path.rstrip('/')}/{user.name}": user.name for user in settings.users}
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         if mount.path in taken:
             yield Finding(
                 "HPK-U014",

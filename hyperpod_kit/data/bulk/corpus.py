@@ -11,7 +11,7 @@ from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
-_WORDS = (
+_VOCABULARY = (
     "可唤醒线程",
     "操作",
     "数据",
@@ -29,7 +29,7 @@ _FILLER = b'{"id":"","title":"","text":"%s"}\n'
 """A last line of any length, with the keys of the others: batches of records are made of equal keys."""
 
 
-def make(
+def make_corpus(
     out: str, *, files: int, size: int, cap: int, seed: int, progress: Callable[[int, int], None]
 ) -> tuple[int, int]:
     """`files` files of `size` bytes each, at most `cap` bytes in all; (files, bytes). One text is written for all of
@@ -59,6 +59,6 @@ def make(
 
 
 def _line(dice: random.Random, number: int) -> bytes:
-    text = " ".join(dice.choices(_WORDS, k=dice.randint(20, 220)))
-    sample = {"id": str(number), "title": dice.choice(_WORDS), "text": text}
+    text = " ".join(dice.choices(_VOCABULARY, k=dice.randint(20, 220)))
+    sample = {"id": str(number), "title": dice.choice(_VOCABULARY), "text": text}
     return json.dumps(sample, ensure_ascii=False).encode() + b"\n"

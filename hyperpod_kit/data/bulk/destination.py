@@ -7,36 +7,36 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from hyperpod_kit.data.reading.listing import bounded, storage_of
+from hyperpod_kit.data.reading.listing import call_bounded, translated_errors
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataUnavailable
 
 
 @contextlib.contextmanager
-def watched(out: str, answer: float, lost: Callable[[DataUnavailable], object]) -> Iterator[None]:
-    """Ask the mount of `out` now, and again all through the block: `lost` is called, by a thread, with the error when
-    it gives no answer for `answer` seconds. A disk of the machine's own is not asked.
+def watch_mount(out: str, reply_timeout: float, on_lost: Callable[[DataUnavailable], object]) -> Iterator[None]:
+    """Ask the mount of `out` now, and again all through the block: `on_lost` is called, by a thread, with the error
+    when it gives no answer for `reply_timeout` seconds. A disk of the machine's own is not asked.
 
     Raises DataUnavailable when it is gone, or does not answer, from the beginning.
     """
-    mounts, end = SourceMounts(answer), threading.Event()
-    with storage_of(out):
-        bounded(mounts, out, lambda: os.path.exists(out))
+    mounts, end = SourceMounts(reply_timeout), threading.Event()
+    with translated_errors(out):
+        call_bounded(mounts, out, lambda: os.path.exists(out))
     if mounts.calls_of(os.path.join(out, "")) is None:
         yield
         return
 
-    def ask() -> None:
-        while not end.wait(answer / 2):
+    def poll() -> None:
+        while not end.wait(reply_timeout / 2):
             try:
-                with storage_of(out), contextlib.suppress(FileNotFoundError):
-                    bounded(mounts, out, lambda: os.statvfs(out))
+                with translated_errors(out), contextlib.suppress(FileNotFoundError):
+                    call_bounded(mounts, out, lambda: os.statvfs(out))
             except DataUnavailable as err:
                 if not end.is_set():
-                    lost(err)
+                    on_lost(err)
                 return
 
-    thread = threading.Thread(target=ask, name="hpk-data-destination", daemon=True)
+    thread = threading.Thread(target=poll, name="hpk-data-destination", daemon=True)
     thread.start()
     try:
         yield

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from hyperpod_kit.data.bulk.staging import OWN, ArrivedPart, OtherBytes, StagedFile
+from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
-from hyperpod_kit.data.reading.listing import is_directory, listed
+from hyperpod_kit.data.reading.listing import is_directory, list_files
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
 from hyperpod_kit.errors import NoData
@@ -23,22 +23,22 @@ _BLOCK = 1 << 20
 class Directory:
     """See StageEngine."""
 
-    def __init__(self, source: str, *, rate: float | None, workers: int, answer: float) -> None:
-        self._mounts = SourceMounts(answer)
+    def __init__(self, source: str, *, rate: float | None, workers: int, reply_timeout: float) -> None:
+        self._mounts = SourceMounts(reply_timeout)
         if not is_directory(self._mounts, source):
             raise NoData(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
-        self._bucket = TokenBucket(rate) if rate is not None else None
+        self._bucket = None if rate is None else TokenBucket(rate)
         self._workers = workers
         self._digests: dict[str, str] = {}
-        self.said = ""
+        self.last_error = ""
 
     def files(self) -> Iterator[StagedFile]:
         """See StageEngine: regular files, and what links to files lead to."""
-        for path, size, mtime_ns in listed(self._mounts, self._source, lambda name: name != OWN):
+        for path, size, mtime_ns in list_files(self._mounts, self._source, lambda name: name != WORK_DIRECTORY):
             yield StagedFile(path, size, mtime_ns)
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         with ThreadPoolExecutor(min(self._workers, len(group))) as pool:
             under_way = {
@@ -46,14 +46,14 @@ class Directory:
                 for number, file in enumerate(group)
             }
             try:
-                for one in as_completed(under_way):
+                for future in as_completed(under_way):
                     try:
-                        yield ArrivedPart(under_way[one], one.result())
+                        yield FetchedPart(under_way[future], future.result())
                     except ReadUnanswered as err:
-                        self.said = f"{group[under_way[one]].path}: {err.strerror}"
+                        self.last_error = f"{group[under_way[future]].path}: {err.strerror}"
                         return  # so many more would wait as long
-                    except (OSError, OtherBytes) as err:
-                        self.said = str(err)
+                    except (OSError, ContentMismatch) as err:
+                        self.last_error = str(err)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -61,39 +61,39 @@ class Directory:
         path = os.path.join(self._source, file.path)
         with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(part, "wb") as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
-                raise OtherBytes(f"{file.path} was changed since it was listed")
+                raise ContentMismatch(f"{file.path} was changed since it was listed")
 
-            def piece(at: int, size: int) -> bytes:
-                found = bytearray()
-                while len(found) < size and (data := source.read(at + len(found), min(_BLOCK, size - len(found)))):
+            def read_piece(at: int, size: int) -> bytes:
+                piece = bytearray()
+                while len(piece) < size and (data := source.read(at + len(piece), min(_BLOCK, size - len(piece)))):
                     if self._bucket is not None:
                         self._bucket.take(len(data))
                     if not (data[0] or data[-1]) and data.count(0) == len(data):
                         target.seek(len(data), os.SEEK_CUR)  # zeros are left as a hole, as they may be in the source
                     else:
                         target.write(data)
-                    found += data
-                return bytes(found)
+                    piece += data
+                return bytes(piece)
 
-            pieces = digests.of_pieces(piece, file.size, _nobody)
+            pieces = digests.digests_of_pieces(read_piece, file.size, _ignore_progress)
             target.truncate(file.size)
-            found = source.now()
-        if found != (file.size, file.mtime_ns):
-            raise OtherBytes(f"{file.path} was changed while it was copied")
-        self._digests[file.path] = digests.of_file(pieces, file.size)
+            fingerprint = source.fingerprint()
+        if fingerprint != (file.size, file.mtime_ns):
+            raise ContentMismatch(f"{file.path} was changed while it was copied")
+        self._digests[file.path] = digests.digest_of_file(pieces, file.size)
         return part
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """See StageEngine."""
         with open(part, "rb") as stream:
-            found = digests.of_file(
-                digests.of_pieces(lambda at, size: stream.read(size), file.size, _nobody), file.size
+            digest = digests.digest_of_file(
+                digests.digests_of_pieces(lambda at, size: stream.read(size), file.size, _ignore_progress), file.size
             )
-        wanted = self._digests.pop(file.path)
-        if found != wanted:
-            raise OtherBytes(f"{file.path}: expected digest {wanted}, found {found}")
+        expected = self._digests.pop(file.path)
+        if digest != expected:
+            raise ContentMismatch(f"{file.path}: expected digest {expected}, found {digest}")
         return True
 
 
-def _nobody(count: int) -> None:
+def _ignore_progress(count: int) -> None:
     """Nobody is told."""

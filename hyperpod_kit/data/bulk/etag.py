@@ -8,10 +8,12 @@ import re
 from typing import BinaryIO
 
 _MIB = 1 << 20
-_USUAL = tuple(size * _MIB for size in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024, 5120))
+_USUAL_PART_SIZES = tuple(
+    size * _MIB for size in (5, 8, 10, 15, 16, 25, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1024, 5120)
+)
 """Sizes of parts that tools upload: boto3 and the AWS CLI 8 MiB, s5cmd 50 MiB."""
 
-_MOST = 4
+_MAX_CANDIDATES = 4
 """Sizes that are tried at a time: each costs an MD5 of the file."""
 
 
@@ -27,51 +29,61 @@ class EtagVerdict(enum.Enum):
 
 def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
     """The verdict, and the MD5 of the whole file where it was taken. Raises OSError."""
-    found = re.fullmatch(r'"?([0-9a-f]{32})(?:-(\d+))?"?', etag)
-    if found is None:
+    match = re.fullmatch(r'"?([0-9a-f]{32})(?:-(\d+))?"?', etag)
+    if match is None:
         return EtagVerdict.SILENT, ""
-    wanted, parts = found[1], int(found[2] or 0)
+    expected, parts = match[1], int(match[2] or 0)
     if not parts:
-        whole = hashlib.md5(usedforsecurity=False)
+        file_digest = hashlib.md5(usedforsecurity=False)
         while data := stream.read(_MIB):
-            whole.update(data)
-        return EtagVerdict.SAME if whole.hexdigest() == wanted else EtagVerdict.OTHER, whole.hexdigest()
-    tried = [_Parts(length) for length in sizes_of_parts(size, parts)]
-    while tried and (data := stream.read(_MIB)):
-        for one in tried:
-            one.update(data)
-    return EtagVerdict.SAME if any(one.digest() == wanted for one in tried) else EtagVerdict.SILENT, ""
+            file_digest.update(data)
+        if file_digest.hexdigest() == expected:
+            return EtagVerdict.SAME, expected
+        return EtagVerdict.OTHER, file_digest.hexdigest()
+    candidates = [_MultipartDigest(length) for length in sizes_of_parts(size, parts)]
+    while candidates and (data := stream.read(_MIB)):
+        for candidate in candidates:
+            candidate.update(data)
+    if any(candidate.digest() == expected for candidate in candidates):
+        return EtagVerdict.SAME, ""
+    return EtagVerdict.SILENT, ""
 
 
 def sizes_of_parts(size: int, parts: int) -> list[int]:
     """Whole MiB in which a file may have been divided into so many parts, the usual ones first."""
     smallest = -(-size // parts)
-    largest = (size - 1) // (parts - 1) if parts > 1 else 5 << 40
+    largest = 5 << 40
+    if parts > 1:
+        largest = (size - 1) // (parts - 1)
     round_up = -(-smallest // _MIB) * _MIB
-    return [one for one in dict.fromkeys((*_USUAL, round_up)) if smallest <= one <= largest][:_MOST]
+    return [
+        size_of_part
+        for size_of_part in dict.fromkeys((*_USUAL_PART_SIZES, round_up))
+        if smallest <= size_of_part <= largest
+    ][:_MAX_CANDIDATES]
 
 
-class _Parts:
+class _MultipartDigest:
     """MD5 of the MD5s of parts of one length, a multiple of what is given at a time."""
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._at = 0
         self._part = hashlib.md5(usedforsecurity=False)
-        self._whole = hashlib.md5(usedforsecurity=False)
+        self._digest_of_parts = hashlib.md5(usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
         """The next bytes."""
         if self._at == self._length:
-            self._end()
+            self._finish_part()
         self._part.update(data)
         self._at += len(data)
 
     def digest(self) -> str:
         """Of all that was given; once."""
-        self._end()
-        return self._whole.hexdigest()
+        self._finish_part()
+        return self._digest_of_parts.hexdigest()
 
-    def _end(self) -> None:
-        self._whole.update(self._part.digest())
+    def _finish_part(self) -> None:
+        self._digest_of_parts.update(self._part.digest())
         self._part, self._at = hashlib.md5(usedforsecurity=False), 0

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from hyperpod_kit.data.formats.tar import members
-from hyperpod_kit.data.reading.listing import LeftOut, kind_of
+from hyperpod_kit.data.formats.tar import read_members
+from hyperpod_kit.data.reading.listing import SkippedEntries, kind_of
 from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 _TAR = re.compile(r"[0-9]{6,18}\.tar")
 _HEADER = 1024
 """About what a file costs in a tar."""
-_SECTOR, _HOLE = 512, 1 << 20
+_SECTOR, _MIN_HOLE = 512, 1 << 20
 """Bytes of a block as the kernel counts them, and that a file has more than its blocks, where it has holes: what a file
 system compresses, or keeps in its own tables, has none."""
 
@@ -53,7 +53,9 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
     Raises DataError, OSError.
     """
-    files = list(_files(source)) if os.path.isdir(source) else []
+    files = []
+    if os.path.isdir(source):
+        files = list(_find_files(source))
     if not files:
         raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
@@ -73,7 +75,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
         with atomic_file.replacing(os.path.join(out, name)) as stream:  # noqa: SIM117  # not in one line on Python 3.8
             with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for path, length in group:
-                    listed[path] = [name, length, _add(archive, source, path)]
+                    listed[path] = [name, length, _add_to_tar(archive, source, path)]
                     done += length
                     progress(done, total)
         number += 1
@@ -84,23 +86,23 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
 def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
     """The files again, each compared with the digest it had. Raises DataError, OSError."""
-    listed = _listed(merged)
-    total = sum(one.size for one in listed.values())
-    done, found, names = 0, 0, sorted({one.tar for one in listed.values()})
+    entries = _read_list(merged)
+    total = sum(entry.size for entry in entries.values())
+    done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
     for name in names:
-        for path, content in _contents(os.path.join(merged, os.path.basename(name)), listed):
-            place = os.path.join(out, path)
-            by_descriptor.make_parents(place)
-            with atomic_file.replacing(place) as stream:
-                digest = _copied(content, stream)
-                if digest != listed[path].digest:
-                    raise DataError(f"{clean(path)} of {name}: expected {listed[path].digest}, found {digest}")
-            done += listed[path].size
-            found += 1
+        for path, content in _listed_members(os.path.join(merged, os.path.basename(name)), entries):
+            target = os.path.join(out, path)
+            by_descriptor.make_parents(target)
+            with atomic_file.replacing(target) as stream:
+                digest = _copy(content, stream)
+                if digest != entries[path].digest:
+                    raise DataError(f"{clean(path)} of {name}: expected {entries[path].digest}, found {digest}")
+            done += entries[path].size
+            count += 1
             progress(done, total)
-    if found != len(listed):
-        raise DataError(f"{merged}: {found} files, expected {len(listed)}")
-    return MergeReport(found, len(names), done)
+    if count != len(entries):
+        raise DataError(f"{merged}: {count} files, expected {len(entries)}")
+    return MergeReport(count, len(names), done)
 
 
 class MergedFile(NamedTuple):
@@ -111,14 +113,14 @@ class MergedFile(NamedTuple):
     digest: str
 
 
-def _listed(merged: str) -> dict[str, MergedFile]:
+def _read_list(merged: str) -> dict[str, MergedFile]:
     """The files that were merged, by their paths below the source. Raises DataError, OSError."""
     try:
-        place = os.path.join(merged, LIST)
-        head = parse.json_object(files.read_given(place, _LARGEST, opener=source_owner.at_once), _LARGEST)
+        list_path = os.path.join(merged, LIST)
+        head = parse.json_object(files.read_given(list_path, _LARGEST, opener=source_owner.open_nonblocking), _LARGEST)
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
-        if not all(type(one.size) is int and one.size >= 0 and _is_tar(one.tar) for one in listed.values()):
+        if not all(type(entry.size) is int and entry.size >= 0 and _is_tar(entry.tar) for entry in listed.values()):
             raise ValueError("a file of no size, or in no tar")
     except FileNotFoundError:
         if not os.path.isdir(merged):
@@ -133,16 +135,18 @@ def _is_tar(name: str) -> bool:
     return _TAR.fullmatch(name) is not None
 
 
-def _contents(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
     """Each file of a tar, as it is listed. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:
         try:
-            for archive, member in members(stream):
+            for archive, member in read_members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
-                    words = f"which {LIST} has not, or which leads elsewhere"
-                    raise DataError(f"{name} has {clean(member.name)!r}, {words}")
-                content = archive.extractfile(member) if member.isreg() else None
+                    problem = f"which {LIST} has not, or which leads elsewhere"
+                    raise DataError(f"{name} has {clean(member.name)!r}, {problem}")
+                content = None
+                if member.isreg():
+                    content = archive.extractfile(member)
                 if content is None or member.size != listed[member.name].size:
                     raise DataError(f"{clean(member.name)} of {name} is no file of {listed[member.name].size} bytes")
                 yield member.name, content
@@ -150,7 +154,7 @@ def _contents(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str,
             raise DataError(f"{name} is damaged: {clean(err)}") from None
 
 
-def _copied(source: IO[bytes], target: IO[bytes]) -> str:
+def _copy(source: IO[bytes], target: IO[bytes]) -> str:
     """Copy what is left of one; its digest. Raises DataError where a tar ends too early, OSError."""
     digest = hashlib.blake2b(digest_size=16)
     try:
@@ -162,10 +166,10 @@ def _copied(source: IO[bytes], target: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _files(source: str) -> Iterator[tuple[str, int]]:
+def _find_files(source: str) -> Iterator[tuple[str, int]]:
     """(path below the source, size), sorted, so that the files of one sample stay together: regular files, and what
     links to files lead to. What else there is, the log says."""
-    found, left_out, waiting, holes = [], LeftOut(), [""], 0
+    paths, left_out, waiting, holes = [], SkippedEntries(), [""], 0
     while waiting:
         folder = waiting.pop()
         with source_owner.rights(), os.scandir(os.path.join(source, folder)) as entries:
@@ -174,21 +178,21 @@ def _files(source: str) -> Iterator[tuple[str, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(path)
                 elif entry.is_file():
-                    facts = entry.stat()
-                    holes += facts.st_size - facts.st_blocks * _SECTOR >= _HOLE
-                    found.append((path, facts.st_size))
+                    status = entry.stat()
+                    holes += status.st_size - status.st_blocks * _SECTOR >= _MIN_HOLE
+                    paths.append((path, status.st_size))
                 else:
                     left_out.add(kind_of(entry), entry.path)
-    left_out.say(source)
+    left_out.log_summary(source)
     if holes:
         log.warning("%d files below %r have holes, which are zeros in a tar", holes, source)
-    yield from sorted(found)
+    yield from sorted(paths)
 
 
-def _add(archive: tarfile.TarFile, source: str, path: str) -> str:
+def _add_to_tar(archive: tarfile.TarFile, source: str, path: str) -> str:
     """Put a file into a tar; its digest."""
-    place = os.path.join(source, path)
-    with open_regular(place) as stream:
+    file_path = os.path.join(source, path)
+    with open_regular(file_path) as stream:
         data = stream.read()
         info = archive.gettarinfo(arcname=path, fileobj=stream)
     info.type, info.linkname, info.size = tarfile.REGTYPE, "", len(data)

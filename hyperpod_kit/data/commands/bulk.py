@@ -9,8 +9,8 @@ import os
 from hyperpod_kit.data.bulk import corpus
 from hyperpod_kit.data.bulk import merge as merging
 from hyperpod_kit.data.bulk import stage as staging
-from hyperpod_kit.data.bulk.destination import watched
-from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.bulk.destination import watch_mount
+from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import DataUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
@@ -22,36 +22,39 @@ def stage(args: argparse.Namespace) -> int:
     """A source into a directory."""
     if args.rate is not None and args.rate <= 0:
         raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
+    rate = None if args.rate is None else args.rate * _MIB
     line = ByteLine("staging")
     try:
-        with reading_as_owner([args.source], args.answer), watched(args.out, args.answer, _end):
-            found = staging.stage(
+        with reading_as_owner([args.source], args.reply_timeout), watch_mount(
+            args.out, args.reply_timeout, _exit_at_once
+        ):
+            report = staging.stage(
                 args.source,
                 args.out,
-                rate=args.rate * _MIB if args.rate else None,
+                rate=rate,
                 workers=args.workers,
                 dry_run=args.dry_run,
                 wait=args.wait,
-                answer=args.answer,
+                reply_timeout=args.reply_timeout,
                 progress=line.advance,
             )
     finally:
         line.end()
     if args.json:
-        terminal.data({**dataclasses.asdict(found), "dry_run": args.dry_run})
+        terminal.data({**dataclasses.asdict(report), "dry_run": args.dry_run})
         return 0
-    brought = f"{found.brought} files, {size(found.brought_bytes)}, "
-    terminal.out(
-        brought
-        + ("would come" if args.dry_run else f"into {args.out} in {found.seconds:.1f} s")
-        + (f"; {found.known} were there" if found.known else "")
-    )
-    if found.by_size:
-        terminal.out(f"of {found.by_size} of them only the size could be compared: their ETags are no digests")
+    outcome = f"into {args.out} in {report.seconds:.1f} s"
+    if args.dry_run:
+        outcome = "would come"
+    if report.known:
+        outcome += f"; {report.known} were there"
+    terminal.out(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
+    if report.by_size:
+        terminal.out(f"of {report.by_size} of them only the size could be compared: their ETags are no digests")
     return 0
 
 
-def _end(error: DataUnavailable) -> None:
+def _exit_at_once(error: DataUnavailable) -> None:
     """At once: the threads that write would be waited for otherwise."""
     terminal.error(error.message, error.hint)
     os._exit(error.exit_code)
@@ -62,10 +65,10 @@ def merge(args: argparse.Namespace) -> int:
     line = ByteLine("merging")
     try:
         with reading_as_owner([args.source]):
-            found = merging.merge(args.source, args.out, size=args.mib * _MIB, progress=line.advance)
+            report = merging.merge(args.source, args.out, size=args.mib * _MIB, progress=line.advance)
     finally:
         line.end()
-    return _said(args, found, f"into {found.tars} tars in {args.out}")
+    return _print_report(args, report, f"into {report.tars} tars in {args.out}")
 
 
 def split(args: argparse.Namespace) -> int:
@@ -73,17 +76,17 @@ def split(args: argparse.Namespace) -> int:
     line = ByteLine("splitting")
     try:
         with reading_as_owner([args.source]):
-            found = merging.split(args.source, args.out, progress=line.advance)
+            report = merging.split(args.source, args.out, progress=line.advance)
     finally:
         line.end()
-    return _said(args, found, f"out of {found.tars} tars, into {args.out}; every digest is the one it had")
+    return _print_report(args, report, f"out of {report.tars} tars, into {args.out}; every digest is the one it had")
 
 
-def _said(args: argparse.Namespace, found: merging.MergeReport, words: str) -> int:
+def _print_report(args: argparse.Namespace, report: merging.MergeReport, summary: str) -> int:
     if args.json:
-        terminal.data(dataclasses.asdict(found))
+        terminal.data(dataclasses.asdict(report))
     else:
-        terminal.out(f"{found.files} files, {size(found.bytes)}, {words}")
+        terminal.out(f"{report.files} files, {format_size(report.bytes)}, {summary}")
     return 0
 
 
@@ -91,7 +94,7 @@ def make_corpus(args: argparse.Namespace) -> int:
     """Files of one size."""
     line = ByteLine("writing")
     try:
-        files, done = corpus.make(
+        files, done = corpus.make_corpus(
             args.out,
             files=args.files,
             size=args.kib * 1024,
@@ -104,5 +107,5 @@ def make_corpus(args: argparse.Namespace) -> int:
     if args.json:
         terminal.data({"files": files, "bytes": done})
     else:
-        terminal.out(f"{files} files, {size(done)}, in {args.out}")
+        terminal.out(f"{files} files, {format_size(done)}, in {args.out}")
     return 0

@@ -7,7 +7,7 @@ import contextlib
 import time
 from typing import Any, NamedTuple
 
-from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.commands.progress import ByteLine, format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.default_order import order_for, order_of
@@ -16,9 +16,9 @@ from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, mixing_of, sorted_by
 from hyperpod_kit.data.order import ShuffledOrder
-from hyperpod_kit.data.reading.listing import storage_of
+from hyperpod_kit.data.reading.listing import translated_errors
 from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.data.reading.source_files import open_source, said_of_change
+from hyperpod_kit.data.reading.source_files import describe_change, open_source
 from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import DataError, UsageError, first_line
 from hyperpod_kit.untrusted import terminal
@@ -28,42 +28,45 @@ def index(args: argparse.Namespace) -> int:
     """Make or renew an index."""
     if args.format is not None and args.format not in SUFFIXES:
         raise UsageError(f"--format {args.format}: expected one of {', '.join(SUFFIXES)}")
-    with reading_as_owner(args.sources, args.answer):
+    with reading_as_owner(args.sources, args.reply_timeout):
         return _index(args)
 
 
 def _index(args: argparse.Namespace) -> int:
-    begun = time.monotonic()
+    started_at = time.monotonic()
     line = ByteLine("indexing")
     try:
-        built = build(
+        outcome = build(
             args.sources,
             args.out,
             format=args.format,
             threads=args.threads,
             check=args.check,
             on_bad=args.on_bad,
-            answer=args.answer,
+            reply_timeout=args.reply_timeout,
             progress=line.advance,
         )
     finally:
         line.end()
-    made = built.index
-    seconds = time.monotonic() - begun
-    mixing = _mixing(made)
+    index = outcome.index
+    seconds = time.monotonic() - started_at
+    mixing = _measure_mixing(index)
     if args.json:
-        counts = {"read": built.read, "known": built.known, "passed_over": built.passed_over}
-        terminal.data({**_facts(made), **counts, **_mixing_facts(mixing)})
+        counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
+        terminal.data({**_facts(index), **counts, **_mixing_facts(mixing)})
         return 0
+    reused = ""
+    if outcome.reused:
+        reused = f"; {outcome.reused} files were known already"
     terminal.out(
-        f"{made.folder}: {made.samples} samples in {made.files} files, {size(made.bytes)}, in {seconds:.1f} s"
-        + (f"; {built.known} files were known already" if built.known else "")
+        f"{index.folder}: {index.samples} samples in {index.files} files, {format_size(index.bytes)}, "
+        f"in {seconds:.1f} s{reused}"
     )
-    if made.skipped:
-        terminal.out(f"{made.skipped} records are none and were left out")
-    if built.passed_over:
-        terminal.out(f"{built.passed_over} files are of no known format and were passed over")
-    _say_mixing(mixing)
+    if index.skipped:
+        terminal.out(f"{index.skipped} records are none and were left out")
+    if outcome.passed_over:
+        terminal.out(f"{outcome.passed_over} files are of no known format and were passed over")
+    _print_mixing(mixing)
     return 0
 
 
@@ -76,25 +79,25 @@ class _DefaultMixing(NamedTuple):
     unread: str = ""
 
 
-def _mixing(found: SampleIndex) -> _DefaultMixing | None:
+def _measure_mixing(index: SampleIndex) -> _DefaultMixing | None:
     """None for an index without samples."""
-    if not found.samples:
+    if not index.samples:
         return None
     try:
-        order = order_of(IndexedDataset(found, patience=0.0, answer=5.0))
+        order = order_of(IndexedDataset(index, patience=0.0, answer=5.0))
     except (DataError, OSError):  # of Parquet; which one it is, its files say
-        order = order_for(found, 0)
+        order = order_for(index, 0)
     mixing = mixing_of(order)
     try:
-        return _DefaultMixing(mixing, order, sorted_by(found))
+        return _DefaultMixing(mixing, order, sorted_by(index))
     except (DataError, OSError) as err:
         return _DefaultMixing(mixing, order, [], first_line(err))
 
 
-def _mixing_facts(found: _DefaultMixing | None) -> dict[str, Any]:
-    if found is None:
+def _mixing_facts(measured: _DefaultMixing | None) -> dict[str, Any]:
+    if measured is None:
         return {}
-    mixing, order = found.mixing, found.order
+    mixing, order = measured.mixing, measured.order
     figures = {
         "batch": mixing.batch,
         "all": mixing.all,
@@ -102,43 +105,45 @@ def _mixing_facts(found: _DefaultMixing | None) -> dict[str, Any]:
         "uniform": round(mixing.uniform, 1),
     }
     default = {"block": order.block, "lanes": order.lanes}
-    return {**default, "mixing": figures, "sorted_by": [one._asdict() for one in found.by]}
+    return {**default, "mixing": figures, "sorted_by": [value._asdict() for value in measured.by]}
 
 
-def _say_mixing(found: _DefaultMixing | None) -> None:
-    if found is None:
+def _print_mixing(measured: _DefaultMixing | None) -> None:
+    if measured is None:
         return
-    mixing = found.mixing
-    terminal.out(f"order    blocks of {found.order.block:,} samples, {found.order.lanes} side by side, by default")
+    mixing = measured.mixing
+    terminal.out(
+        f"order    blocks of {measured.order.block:,} samples, {measured.order.lanes} side by side, by default"
+    )
     terminal.out(
         f"mixing   a batch of {mixing.batch:,} has samples from {mixing.parts:.0f} of {mixing.all} parts of the data, "
         f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share:.0%})"
     )
-    if found.unread:
-        terminal.out(f"         whether the data is sorted is not known: {found.unread}")
-    for one in found.by:
+    if measured.unread:
+        terminal.out(f"         whether the data is sorted is not known: {measured.unread}")
+    for value in measured.by:
         terminal.out(
-            f"warning: the data is sorted by {one.name}: {one.neighbours:.0%} of neighbours have it in common, "
-            f"{one.others:.0%} of others"
+            f"warning: the data is sorted by {value.name}: {value.neighbours:.0%} of neighbours have it in common, "
+            f"{value.others:.0%} of others"
         )
     if mixing.share < WELL_MIXED:
         terminal.out(
             "hint: where neighbours are alike, a batch is less varied than chance makes it. Each lane of the order "
             "has a row group, or a member, in memory: give more, as IndexedDataset(index, memory=1 << 30) and "
-            f"order=SpreadOrder(len(data), seed, block={found.order.block}, lanes={LANES}), or write smaller ones"
+            f"order=SpreadOrder(len(data), seed, block={measured.order.block}, lanes={LANES}), or write smaller ones"
         )
 
 
-def _facts(found: SampleIndex) -> dict[str, Any]:
+def _facts(index: SampleIndex) -> dict[str, Any]:
     return {
-        "index": found.folder,
-        "sources": list(found.sources),
-        "files": found.files,
-        "samples": found.samples,
-        "bytes": found.bytes,
-        "skipped": found.skipped,
-        "formats": list(found.formats),
-        "data": found.data,
+        "index": index.folder,
+        "sources": list(index.sources),
+        "files": index.files,
+        "samples": index.samples,
+        "bytes": index.bytes,
+        "skipped": index.skipped,
+        "formats": list(index.formats),
+        "data": index.data,
     }
 
 
@@ -150,57 +155,65 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    found = SampleIndex.open(args.index)
-    files = [found.file(number) for number in range(min(found.files, max(0, args.files)))]
+    index = SampleIndex.open(args.index)
+    files = [index.file(number) for number in range(min(index.files, max(0, args.files)))]
     if args.json:
         rows = [
-            {"path": one.path, "format": one.format, "bytes": one.size, "samples": one.samples, "skipped": one.skipped}
-            for one in files
+            {
+                "path": file.path,
+                "format": file.format,
+                "bytes": file.size,
+                "samples": file.samples,
+                "skipped": file.skipped,
+            }
+            for file in files
         ]
-        terminal.data({**_facts(found), **_mixing_facts(_mixing(found)), "first_files": rows})
+        terminal.data({**_facts(index), **_mixing_facts(_measure_mixing(index)), "first_files": rows})
         return 0
-    for name, value in _facts(found).items():
-        terminal.out(f"{name:8} {', '.join(value) if isinstance(value, list) else value}")
-    _say_mixing(_mixing(found))
-    for one in files:
-        terminal.out(f"  {one.samples:>10} {one.format:8} {size(one.size):>10}  {one.path}")
-    if found.files > len(files):
-        terminal.out(f"  and {found.files - len(files)} more files: --files {found.files}")
+    for name, value in _facts(index).items():
+        if isinstance(value, list):
+            value = ", ".join(value)
+        terminal.out(f"{name:8} {value}")
+    _print_mixing(_measure_mixing(index))
+    for file in files:
+        terminal.out(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")
+    if index.files > len(files):
+        terminal.out(f"  and {index.files - len(files)} more files: --files {index.files}")
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
     """Compare files with their fingerprints."""
-    with reading_as_owner([args.index], args.answer):
+    with reading_as_owner([args.index], args.reply_timeout):
         return _verify(args)
 
 
 def _verify(args: argparse.Namespace) -> int:
-    found = SampleIndex.open(args.index)
-    mounts = SourceMounts(args.answer)
-    wrong = []
-    for number in range(found.files):
-        said = _problem(found.file(number), mounts, args.bytes)
-        if said:
-            wrong.append(said)
+    index = SampleIndex.open(args.index)
+    mounts = SourceMounts(args.reply_timeout)
+    problems = []
+    for number in range(index.files):
+        problem = _problem(index.file(number), mounts, args.bytes)
+        if problem:
+            problems.append(problem)
     if args.json:
-        terminal.data({"index": found.folder, "files": found.files, "wrong": wrong})
+        terminal.data({"index": index.folder, "files": index.files, "wrong": problems})
     else:
-        for said in wrong:
-            terminal.out(said)
-        terminal.out(f"{found.files - len(wrong)} of {found.files} files are those that were indexed")
-    return 1 if wrong else 0
+        for problem in problems:
+            terminal.out(problem)
+        terminal.out(f"{index.files - len(problems)} of {index.files} files are those that were indexed")
+    return 1 if problems else 0
 
 
 def _problem(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str | None:
     """What is wrong with a file. Raises DataUnavailable."""
-    with storage_of(file.path), contextlib.ExitStack() as stack:
+    with translated_errors(file.path), contextlib.ExitStack() as stack:
         try:
             source = stack.enter_context(contextlib.closing(open_source(file.path, mounts)))
         except (FileNotFoundError, PermissionError) as err:
             return str(err)
         if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
-            return said_of_change(file.path, (file.size, file.mtime_ns), (source.size, source.mtime_ns))
+            return describe_change(file.path, (file.size, file.mtime_ns), (source.size, source.mtime_ns))
         if every_byte:
             digest = module_of(file.format).scan(source, lambda count: None).digest
             if digest != file.digest:

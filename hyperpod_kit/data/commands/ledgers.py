@@ -5,63 +5,65 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hyperpod_kit.data.ledger_check import EpochReport, check
+from hyperpod_kit.data.sample_log_check import EpochReport, check
 from hyperpod_kit.untrusted import terminal
 
-_SHOWN = 12
+_MAX_SHOWN = 12
 
 
 def verify_ledger(args: argparse.Namespace) -> int:
     """Judge a ledger."""
-    found = check(args.ledger)
+    report = check(args.ledger)
     if args.json:
         terminal.data(
             {
-                "good": found.good,
-                "samples": found.samples,
-                "launches": found.launches,
-                "steps": found.steps,
-                "rolled_back": found.rolled_back,
-                "passed_over": list(found.passed_over),
+                "good": report.good,
+                "samples": report.samples,
+                "launches": report.launches,
+                "steps": report.steps,
+                "rolled_back": report.rolled_back,
+                "passed_over": list(report.passed_over),
                 "epochs": [
                     {
-                        "epoch": one.epoch,
-                        "complete": one.complete,
-                        "once": one.once,
-                        "missing": list(one.missing),
-                        "left_out": one.left_out,
-                        "repeated": list(one.repeated),
+                        "epoch": epoch.epoch,
+                        "complete": epoch.complete,
+                        "once": epoch.once,
+                        "missing": list(epoch.missing),
+                        "left_out": epoch.left_out,
+                        "repeated": list(epoch.repeated),
                     }
-                    for one in found.epochs
+                    for epoch in report.epochs
                 ],
-                "problems": list(found.problems),
+                "problems": list(report.problems),
             }
         )
-        return 0 if found.good else 1
-    for one in found.epochs:
-        terminal.out(f"epoch {one.epoch}: {_words(one, found.samples)}")
-    if found.passed_over:
-        terminal.out(f"bad records, in whose places others came: samples {_some(found.passed_over)}")
-    for said in found.problems:
-        terminal.out(f"the ledger itself: {said}")
+        return 0 if report.good else 1
+    for epoch in report.epochs:
+        terminal.out(f"epoch {epoch.epoch}: {_describe_epoch(epoch, report.samples)}")
+    if report.passed_over:
+        terminal.out(f"bad records, in whose places others came: samples {_format_numbers(report.passed_over)}")
+    for problem in report.problems:
+        terminal.out(f"the ledger itself: {problem}")
     terminal.out(
-        f"{found.launches} launches, {found.steps} steps, {found.rolled_back} more rolled back with their checkpoint"
+        f"{report.launches} launches, {report.steps} steps, {report.rolled_back} more rolled back with their checkpoint"
     )
-    return 0 if found.good else 1
+    return 0 if report.good else 1
 
 
-def _words(one: EpochReport, samples: int) -> str:
-    if one.repeated:
-        return f"samples {_some(one.repeated)} more than once"
-    if not one.complete:
-        return f"{one.once} of {samples} samples so far, each exactly once"
-    if len(one.missing) > one.left_out:
-        return f"samples {_some(one.missing)} never"
-    if one.missing:
-        return f'{one.once} samples exactly once, {len(one.missing)} left out by last="drop"'
+def _describe_epoch(epoch: EpochReport, samples: int) -> str:
+    if epoch.repeated:
+        return f"samples {_format_numbers(epoch.repeated)} more than once"
+    if not epoch.complete:
+        return f"{epoch.once} of {samples} samples so far, each exactly once"
+    if len(epoch.missing) > epoch.left_out:
+        return f"samples {_format_numbers(epoch.missing)} never"
+    if epoch.missing:
+        return f'{epoch.once} samples exactly once, {len(epoch.missing)} left out by last="drop"'
     return f"every one of {samples} samples exactly once"
 
 
-def _some(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-    return ", ".join(map(str, numbers[:_SHOWN])) + more
+def _format_numbers(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MAX_SHOWN]))
+    if len(numbers) <= _MAX_SHOWN:
+        return shown
+    return f"{shown} and {len(numbers) - _MAX_SHOWN} more"

@@ -8,11 +8,14 @@ import time
 from hyperpod_kit.untrusted import terminal
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes in words."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    if count < 1024:
+        return f"{count:.0f} B"
+    count /= 1024
+    for unit in ("KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
 
@@ -22,7 +25,7 @@ class ByteLine:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._first: int | None = None
         self._shown = False
 
@@ -32,11 +35,18 @@ class ByteLine:
             self._first = done
         if not sys.stderr.isatty():
             return
-        rate = (done - self._first) / max(1e-3, time.monotonic() - self._begun)
-        left = (total - done) / rate if rate else 0.0
-        share = 100 * done / total if total else 100.0
-        words = f"{self._title} {share:5.1f} %  {size(done)} of {size(total)}  {size(rate)}/s  {left:.0f} s left"
-        terminal.write(sys.stderr, f"\r{words:<78.78}")
+        rate = (done - self._first) / max(1e-3, time.monotonic() - self._started_at)
+        seconds_left = 0.0
+        if rate:
+            seconds_left = (total - done) / rate
+        share = 100.0
+        if total:
+            share = 100 * done / total
+        line = (
+            f"{self._title} {share:5.1f} %  {format_size(done)} of {format_size(total)}  {format_size(rate)}/s  "
+            f"{seconds_left:.0f} s left"
+        )
+        terminal.write(sys.stderr, f"\r{line:<78.78}")
         sys.stderr.flush()
         self._shown = True
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from hyperpod_kit.data.index.sources import places_of
-from hyperpod_kit.data.reading.bounded import ANSWER
-from hyperpod_kit.data.reading.listing import bounded, storage_of
+from hyperpod_kit.data.index.sources import local_paths
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
+from hyperpod_kit.data.reading.listing import call_bounded, translated_errors
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.untrusted import source_owner
 
 
 @contextmanager
-def reading_as_owner(names: Sequence[str], answer: float = ANSWER) -> Iterator[None]:
+def reading_as_owner(names: Sequence[str], reply_timeout: float = REPLY_SECONDS) -> Iterator[None]:
     """In the block these sources are opened with the rights of whoever owns them, where this process is root.
 
-    `answer`: seconds after which a mount that gives no answer counts as failed.
+    `reply_timeout`: seconds after which a mount that gives no answer counts as failed.
     Raises UsageError for sources of two users, Untrusted, DataUnavailable, OSError.
     """
-    mounts = SourceMounts(answer)
+    mounts = SourceMounts(reply_timeout)
 
-    def ask(place: str, what: Callable[[], int]) -> int:
-        with storage_of(place):
-            return bounded(mounts, place, what)
+    def call_about(path: str, call: Callable[[], int]) -> int:
+        with translated_errors(path):
+            return call_bounded(mounts, path, call)
 
-    with source_owner.reading(places_of(names), ask):
+    with source_owner.reading(local_paths(names), call_about):
         yield

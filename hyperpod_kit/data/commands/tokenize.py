@@ -25,14 +25,14 @@ _LARGEST = 1 << 28
 """Bytes of a tokenizer.json; those of large vocabularies have some 20 MB."""
 
 
-def text_of_tokenizer(path: str) -> str:
+def read_tokenizer(path: str) -> str:
     """A tokenizer.json, read with the rights of its owner where this process is root.
 
     Raises NoData, UsageError for what is none, OSError.
     """
     try:
         with reading_as_owner([path]):
-            return files.read_given(path, _LARGEST, opener=source_owner.at_once).decode()
+            return files.read_given(path, _LARGEST, opener=source_owner.open_nonblocking).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
@@ -56,41 +56,45 @@ class TextTokenizer:
         self.vocabulary = int(self._tokenizer.get_vocab_size())
         self._end: list[int] = []
         if end is not None:
-            found = self._tokenizer.token_to_id(end)
-            if found is None:
+            token_id = self._tokenizer.token_to_id(end)
+            if token_id is None:
                 raise UsageError(f"{path} has no token {end!r}", hint="--end names the token that ends a document")
-            self._end = [int(found)]
+            self._end = [int(token_id)]
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
         """The tokens of several samples."""
-        texts = [one if isinstance(one, str) else self._text(one) for one in samples]
-        return [one.ids + self._end for one in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+        texts = [self._text(sample) for sample in samples]
+        return [encoding.ids + self._end for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def _text(self, sample: Any) -> str:
-        found = sample.get(self._field) if isinstance(sample, dict) else None
-        if not isinstance(found, str):
+        if isinstance(sample, str):
+            return sample
+        text = None
+        if isinstance(sample, dict):
+            text = sample.get(self._field)
+        if not isinstance(text, str):
             raise DataError(f"a document has no text in {self._field!r}: {sample!r:.80}", hint="--field NAME")
-        return found
+        return text
 
 
 def tokenize(args: argparse.Namespace) -> int:
     """Write PREFIX.bin and PREFIX.idx."""
-    text = text_of_tokenizer(args.tokenizer)
+    text = read_tokenizer(args.tokenizer)
     tokenizer = TextTokenizer(args.tokenizer, text, args.end, args.field)
     with reading_as_owner(args.sources):
         return _tokenize(args, text, tokenizer.vocabulary)
 
 
 def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
-    begun = time.monotonic()
+    started_at = time.monotonic()
     dataset = IndexedDataset(build(args.sources, args.index).index)
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
-        documents, tokens = megatron.write(args.out, _documents(dataset, args, text, line), vocabulary)
+        documents, tokens = megatron.write_documents(args.out, _encode_documents(dataset, args, text, line), vocabulary)
     finally:
         line.end()
-    seconds = time.monotonic() - begun
+    seconds = time.monotonic() - started_at
     if args.json:
         terminal.data({"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)})
     else:
@@ -98,27 +102,33 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     return 0
 
 
-def _documents(dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine) -> Iterator[list[int]]:
+def _encode_documents(
+    dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
+) -> Iterator[list[int]]:
     """Every document's tokens, in the order in which they lie, whatever process made them."""
     runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
     context = multiprocessing.get_context("spawn")
-    how = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current())
-    with ProcessPoolExecutor(min(args.processes or os.cpu_count() or 1, len(runs)), context, _begin, how) as pool:
-        for run, found in zip(runs, pool.map(_encode, runs), strict=True):
+    initializer_arguments = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current())
+    with ProcessPoolExecutor(
+        min(args.processes or os.cpu_count() or 1, len(runs)), context, _initialize_process, initializer_arguments
+    ) as pool:
+        for run, documents in zip(runs, pool.map(_encode, runs), strict=True):
             line.advance(run.stop, len(dataset))
-            yield from found
+            yield from documents
 
 
 _work: list[Any] = []
 
 
-def _begin(dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None) -> None:
+def _initialize_process(
+    dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None
+) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    source_owner.adopt(reader)
+    source_owner.set_current(reader)
     _work[:] = [dataset, TextTokenizer(path, text, end, field)]
 
 
 def _encode(run: range) -> list[list[int]]:
     dataset, tokenizer = _work
-    found: list[list[int]] = tokenizer(dataset.__getitems__(run))
-    return found
+    documents: list[list[int]] = tokenizer(dataset.__getitems__(run))
+    return documents

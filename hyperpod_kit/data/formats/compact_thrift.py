@@ -26,7 +26,9 @@ class CompactThrift:
             if not byte:
                 return
             step, kind = byte >> 4, byte & 15
-            number = field + step if step else self.number()
+            number = field + step
+            if not step:
+                number = self.number()
             if number <= field:
                 raise ValueError(f"field {number} after field {field}")
             field = number
@@ -93,9 +95,9 @@ class CompactThrift:
 
     def _unsigned(self) -> int:
         value = 0
-        for place in range(_LONGEST_NUMBER):
+        for shift in range(_LONGEST_NUMBER):
             byte = self._byte()
-            value |= (byte & 127) << (7 * place)
+            value |= (byte & 127) << (7 * shift)
             if byte < 128:
                 return value
         raise ValueError("a number of too many bytes")

@@ -101,7 +101,7 @@ def kind_of(path: str) -> str:
     return "zstd" if path.lower().endswith(".zst") else "gzip"
 
 
-def plain(
+def decompress(
     kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, end_of_member: Callable[[int], None]
 ) -> Iterator[bytes]:
     """The plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of them.
@@ -109,18 +109,18 @@ def plain(
     Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text does.
     """
     decoder: MemberDecoder | None = None
-    data, begun = b"", at
+    data, member_at = b"", at
     first, given = at, 0
     while True:
         if not data:
             data = read(at, min(_PIECE, size - at)) if at < size else b""
             if not data:
                 if decoder is not None:
-                    raise ValueError(f"the {kind} member at {begun} is cut off at {at}")
+                    raise ValueError(f"the {kind} member at {member_at} is cut off at {at}")
                 return
             at += len(data)
         if decoder is None:
-            begun = at - len(data)
+            member_at = at - len(data)
             if kind == "gzip" and not data.strip(b"\0"):
                 data = b""  # tape blocks are filled up with zeros
                 continue
@@ -130,14 +130,15 @@ def plain(
             try:
                 out = next(parts, b"")
             except Exception as err:  # zlib.error, zstandard.ZstdError: no base of their own
-                raise ValueError(f"the {kind} member at {begun} is corrupt: {err}") from None
+                raise ValueError(f"the {kind} member at {member_at} is corrupt: {err}") from None
             if not out:
                 break
             given += len(out)
-            _require_text(f"the {kind} member at {begun}", given, at - first)
+            _require_text(f"the {kind} member at {member_at}", given, at - first)
             yield out
-        data = decoder.rest if decoder.eof else b""
+        data = b""
         if decoder.eof:
+            data = decoder.rest
             decoder = None
             end_of_member(at - len(data))
 
@@ -158,45 +159,48 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     blank: set[int] = set()
     """Ends of lines that are a carriage return and nothing else, or of JSON blanks."""
     tail = b""
-    pieces = _Digested(file, advance)
-    for text in plain(kind, file.path, pieces.read, 0, file.size, lambda at: points.append((at, -1))):
+    pieces = _DigestingReader(file, advance)
+    for text in decompress(kind, file.path, pieces.read, 0, file.size, lambda at: points.append((at, -1))):
         for number in range(len(points) - 1, 0, -1):
             if points[number][1] >= 0:
                 break
             points[number] = (points[number][0], done)
-        found = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
-        count += len(found)
+        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+        count += len(newlines)
         table.require_plausible(count, file.size)
-        ends.append(found + done)
+        ends.append(newlines + done)
         sizes = np.diff(ends[-1], prepend=previous) - 1
         short = (sizes > 0) & (sizes <= longest)
         joined, before = tail + text, len(tail)
-        for end, size in zip(found[short].tolist(), sizes[short].tolist(), strict=True):
+        for end, size in zip(newlines[short].tolist(), sizes[short].tolist(), strict=True):
             if _is_blank(joined[before + end - size : before + end], is_json):
                 blank.add(end + done)
-        previous = int(ends[-1][-1]) if len(found) else previous
+        if len(newlines):
+            previous = int(ends[-1][-1])
         done += len(text)
         tail = joined[-longest:]
-    every = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    line_ends = np.concatenate([np.zeros(0, np.int64), *ends])
     if done > previous + 1:  # the last line has no end
-        every = np.append(every, done)
+        line_ends = np.append(line_ends, done)
         size = done - previous - 1
         if size <= longest and _is_blank(tail[-size:], is_json):
             blank.add(done)
-    starts, lengths = lines.between(every)
-    full = (lengths > 0) & ~np.isin(every, sorted(blank))
+    starts, lengths = lines.spans_of_lines(line_ends)
+    is_sample = (lengths > 0) & ~np.isin(line_ends, sorted(blank))
     lines.require_bounded(lengths)
     # The end of the last member is where none begins.
     begins = [(raw, at) for raw, at in points if at >= 0 and raw < file.size]
     places = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
-    return Scan(starts[full].astype(np.uint64), lengths[full].astype(np.uint32), pieces.digest(), 0, places)
+    return Scan(starts[is_sample].astype(np.uint64), lengths[is_sample].astype(np.uint32), pieces.digest(), 0, places)
 
 
 def _is_blank(line: bytes, is_json: bool) -> bool:
-    return not line.strip() if is_json else line == b"\r"
+    if is_json:
+        return not line.strip()
+    return line == b"\r"
 
 
-class _Digested:
+class _DigestingReader:
     """Reads a file from its beginning to its end and digests what it reads."""
 
     def __init__(self, file: SourceFile, advance: Callable[[int], None]) -> None:
@@ -211,15 +215,17 @@ class _Digested:
         self._rest += data
         self._size += len(data)
         while len(self._rest) >= digests.PIECE:
-            self._digests.append(digests.of_piece(bytes(self._rest[: digests.PIECE])))
+            self._digests.append(digests.digest_of_piece(bytes(self._rest[: digests.PIECE])))
             del self._rest[: digests.PIECE]
         self._advance(len(data))
         return data
 
     def digest(self) -> str:
         """Of all that was read."""
-        last = [digests.of_piece(bytes(self._rest))] if self._rest else []
-        return digests.of_file([*self._digests, *last], self._size)
+        piece_digests = list(self._digests)
+        if self._rest:
+            piece_digests.append(digests.digest_of_piece(bytes(self._rest)))
+        return digests.digest_of_file(piece_digests, self._size)
 
 
 class Member:
@@ -228,23 +234,23 @@ class Member:
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._file: IO[bytes] | None = None
         self.size = 0
-        held = bytearray()
+        buffer = bytearray()
         for part in parts:
             self.size += len(part)
             if self._file is None and self.size > _IN_MEMORY:
                 self._file = tempfile.TemporaryFile(prefix="hpk-data-")  # noqa: SIM115  # as long as the member
-                self._file.write(held)
-                held = bytearray()
+                self._file.write(buffer)
+                buffer = bytearray()
             if self._file is not None:
                 self._file.write(part)
             else:
-                held += part
-        self._held = bytes(held)
+                buffer += part
+        self._buffer = bytes(buffer)
 
     @property
     def in_memory(self) -> int:
         """Bytes."""
-        return len(self._held)
+        return len(self._buffer)
 
     def close(self) -> None:
         """The file without a name is gone with its handle."""
@@ -254,7 +260,7 @@ class Member:
     def read(self, at: int, length: int) -> bytes:
         """Plain bytes."""
         if self._file is None:
-            return self._held[at : at + length]
+            return self._buffer[at : at + length]
         self._file.seek(at)
         return self._file.read(length)
 
@@ -266,7 +272,7 @@ class CompressedReader:
         self._files = files
         self._memory = memory
         self._members: OrderedDict[tuple[str, int], Member] = OrderedDict()
-        self._kept = 0
+        self._cached_bytes = 0
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end. A line may begin in one member and end in another."""
@@ -282,25 +288,24 @@ class CompressedReader:
             start += len(part)
             length -= len(part)
             number += 1
-        data = b"".join(parts)
-        return data[:-1] if data[-1:] == b"\r" else data
+        return b"".join(parts).removesuffix(b"\r")
 
     def _member(self, file: Any, number: int) -> Member:
         key = (file.path, number)
-        found = self._members.get(key)
-        if found is not None:
+        member = self._members.get(key)
+        if member is not None:
             self._members.move_to_end(key)
-            return found
+            return member
         size = int(file.points["plain"][number + 1]) - int(file.points["plain"][number])
         if size > _IN_MEMORY:
             self._make_room(file.path, size)
-        found = self._members[key] = self._plain(file, number)
-        self._kept += found.in_memory
-        while self._kept > self._memory and len(self._members) > 1:
-            self._kept -= self._members.popitem(last=False)[1].in_memory
-        return found
+        member = self._members[key] = self._decompress_member(file, number)
+        self._cached_bytes += member.in_memory
+        while self._cached_bytes > self._memory and len(self._members) > 1:
+            self._cached_bytes -= self._members.popitem(last=False)[1].in_memory
+        return member
 
-    def _plain(self, file: Any, number: int) -> Member:
+    def _decompress_member(self, file: Any, number: int) -> Member:
         """A member decompressed. Raises BadRecord for one that is corrupt at a second look too."""
         raw, end = int(file.points["raw"][number]), int(file.points["raw"][number + 1])
 
@@ -309,7 +314,7 @@ class CompressedReader:
 
         for last in (False, True):
             try:
-                return Member(plain(kind_of(file.path), file.path, read, raw, end, lambda at: None))
+                return Member(decompress(kind_of(file.path), file.path, read, raw, end, lambda at: None))
             except ValueError as err:
                 self._files.forget(file.path)
                 if last:
@@ -318,14 +323,15 @@ class CompressedReader:
 
     def _make_room(self, path: str, size: int) -> None:
         """For a member on disk, by letting go of those used longest ago. Raises DataError when there is none."""
-        place = tempfile.gettempdir()
+        directory = tempfile.gettempdir()
         on_disk = [key for key, member in self._members.items() if not member.in_memory]
-        while on_disk and (len(on_disk) >= _ON_DISK or shutil.disk_usage(place).free < size + _FLOOR):
+        while on_disk and (len(on_disk) >= _ON_DISK or shutil.disk_usage(directory).free < size + _FLOOR):
             self._members.pop(on_disk.pop(0)).close()
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(directory).free
         if free < size + _FLOOR:
             raise DataError(
-                f"{path} has a member of {size} plain bytes, and {place} has {free} free, of which {_FLOOR} stay free",
+                f"{path} has a member of {size} plain bytes, "
+                f"and {directory} has {free} free, of which {_FLOOR} stay free",
                 hint="TMPDIR=DIR on a larger disk, or compress it again in members: bgzip, or zstd by parts",
             )
 

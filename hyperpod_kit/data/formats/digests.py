@@ -19,29 +19,31 @@ def fastest() -> str:
         return "blake2b"
 
 
-def of_piece(data: bytes | memoryview) -> bytes:
+def digest_of_piece(data: bytes | memoryview) -> bytes:
     """Of one piece, with the fastest algorithm."""
     return digest.algorithm(fastest()).wide(data)
 
 
-def of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
+def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
     """Of a file's pieces, read one after another by `read(at, bytes)`. Raises what that raises."""
-    found = []
+    piece_digests = []
     for at in range(0, size, PIECE):
         data = read(at, PIECE)
-        found.append(of_piece(data))
+        piece_digests.append(digest_of_piece(data))
         advance(len(data))
-    return found
+    return piece_digests
 
 
-def of_file(pieces: list[bytes], size: int) -> str:
+def digest_of_file(pieces: list[bytes], size: int) -> str:
     """32 hexadecimal digits for the pieces' digests."""
     return digest.algorithm(fastest()).wide(b"".join(pieces) + size.to_bytes(8, "little")).hex()
 
 
-def is_of(read: Callable[[int, int], bytes], size: int, expected: str) -> bool | None:
+def matches(read: Callable[[int, int], bytes], size: int, expected: str) -> bool | None:
     """Whether a file has this digest; None where that cannot be said here, as it may be xxHash's. Raises what `read`
     raises."""
-    if of_file(of_pieces(read, size, lambda count: None), size) == expected:
+    if digest_of_file(digests_of_pieces(read, size, lambda count: None), size) == expected:
         return True
-    return False if fastest() == "xxh3" else None
+    if fastest() == "xxh3":
+        return False
+    return None

@@ -29,32 +29,36 @@ _DIGITS = np.uint64(0x3030303030303030)
 _OPENING = (np.uint8(ord("[")), np.uint8(ord("{")))
 
 
-def by_json(record: bytes) -> Any:
+def decode_by_json(record: bytes) -> Any:
     """`json.loads`, whose looks for another encoding and for white space cost as much as a short line."""
     try:
         text = record.decode()
-        found, end = _SCAN(text, 0)
+        decoded, end = _SCAN(text, 0)
     except (ValueError, StopIteration):
         return json.loads(record)
-    return found if end == len(text) else json.loads(record)
+    if end == len(text):
+        return decoded
+    return json.loads(record)
 
 
-def with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     """The decoder that asks orjson's `loads` first."""
 
     def decode(record: bytes) -> Any:
         try:
-            found = loads(record)
+            decoded = loads(record)
         except ValueError:
             return json.loads(record)
-        kind = type(found)
-        if kind is dict and _PLAIN.issuperset(map(type, found.values())):
-            return found
+        kind = type(decoded)
+        if kind is dict and _PLAIN.issuperset(map(type, decoded.values())):
+            return decoded
         if kind in _CONTAINERS:
-            same = (len(record) >= _LONG and _looks_plain(record)) or _is_same(found)
+            same = (len(record) >= _LONG and _looks_plain(record)) or _decodes_alike(decoded)
         else:
-            same = kind is not float or -_LARGE < found < _LARGE
-        return found if same else json.loads(record)
+            same = kind is not float or -_LARGE < decoded < _LARGE
+        if same:
+            return decoded
+        return json.loads(record)
 
     return decode
 
@@ -62,20 +66,22 @@ def with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _looks_plain(record: bytes) -> bool:
     """Whether a text has neither long numbers nor many containers: some nineteen digits in a row fill eight bytes that
     begin at a multiple of eight. The six characters behind the digits count as such."""
-    words = np.frombuffer(record, np.uint64, len(record) >> 3)
-    if ((words & _UPPER_HALVES) == _DIGITS).any():
+    chunks = np.frombuffer(record, np.uint64, len(record) >> 3)
+    if ((chunks & _UPPER_HALVES) == _DIGITS).any():
         return False
-    every = np.frombuffer(record, np.uint8)
-    return sum(int(np.count_nonzero(every == one)) for one in _OPENING) < _DEEP
+    characters = np.frombuffer(record, np.uint8)
+    return sum(int(np.count_nonzero(characters == character)) for character in _OPENING) < _DEEP
 
 
-def _is_same(container: Any) -> bool:
+def _decodes_alike(container: Any) -> bool:
     """Whether no float is so large, and no container so deep, that `json` may say something else."""
     level = [container]
     for _ in range(_DEEP):
         below: list[Any] = []
-        for one in level:
-            values: Collection[Any] = one.values() if type(one) is dict else one
+        for value_container in level:
+            values: Collection[Any] = value_container
+            if type(value_container) is dict:
+                values = value_container.values()
             kinds = set(map(type, values))
             if float in kinds and any(type(value) is float and not -_LARGE < value < _LARGE for value in values):
                 return False
@@ -87,12 +93,12 @@ def _is_same(container: Any) -> bool:
     return False
 
 
-def _chosen() -> Callable[[bytes], Any]:
+def _choose_decoder() -> Callable[[bytes], Any]:
     try:
-        return with_orjson(import_module("orjson").loads)
+        return decoder_with_orjson(import_module("orjson").loads)
     except ImportError:
-        return by_json
+        return decode_by_json
 
 
-decode: Callable[[bytes], Any] = _chosen()
+decode: Callable[[bytes], Any] = _choose_decoder()
 """What `json.loads` gives of a line. Raises what it raises: ValueError, RecursionError."""

@@ -17,38 +17,40 @@ from hyperpod_kit.data.reading.ranges import RangeReader
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile
 
-LONGEST = (1 << 32) - 1
+MAX_SAMPLE = (1 << 32) - 1
 """Bytes of a sample."""
 BLANKS = 16
 """Bytes of a line that is looked at for blanks."""
 _SPAN_BITS = 20
-LONGEST_LINE = 128 << 20
+MAX_LINE = 128 << 20
 """Bytes of a line: a sparse file of no line's end takes no room on the disk."""
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every line of a file. Raises ChangedFile, OSError, and ValueError for a line that is too long."""
 
-    pieces = newlines.search(file, advance)
-    size = sum(one.size for one in pieces)
+    pieces = newlines.find_newlines(file, advance)
+    size = sum(piece.size for piece in pieces)
     if size != file.size:
         raise ChangedFile(f"{file.path}: {size} bytes were read, expected {file.size}: is it being written?")
     ends = (
-        np.concatenate([np.zeros(0, np.int64), *(one.ends for one in pieces)]) if len(pieces) != 1 else pieces[0].ends
+        np.concatenate([np.zeros(0, np.int64), *(piece.ends for piece in pieces)])
+        if len(pieces) != 1
+        else pieces[0].ends
     )
     if size and (not ends.size or ends[-1] != size - 1):
         ends = np.append(ends, size)
-    starts, lengths = between(ends)
+    starts, lengths = spans_of_lines(ends)
     full = lengths > 0
     for at in np.flatnonzero(lengths == 1):
         full[at] = file.read(int(starts[at]), 1) != b"\r"
     if is_json(file.path):
-        _leave_out_blanks(file, starts, lengths, full)
+        _exclude_blank_lines(file, starts, lengths, full)
     require_bounded(lengths)
     return Scan(
         starts[full].astype(np.uint64),
         lengths[full].astype(np.uint32),
-        digests.of_file([one.digest for one in pieces], size),
+        digests.digest_of_file([piece.digest for piece in pieces], size),
     )
 
 
@@ -59,7 +61,7 @@ def is_json(path: str) -> bool:
     return ".json" in name or ".ndjson" in name
 
 
-def _leave_out_blanks(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
+def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
     """Of short lines, those of blanks alone are not `full`. Lines that are near each other are read at once."""
     short = np.flatnonzero(full & (lengths <= BLANKS))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
@@ -74,12 +76,12 @@ def _leave_out_blanks(file: SourceFile, starts: Numbers, lengths: Numbers, full:
 
 def require_bounded(lengths: Any) -> None:
     """Raises ValueError for a line that no reader could hold."""
-    longest = int(lengths.max()) if lengths.size else 0
-    if longest > LONGEST_LINE:
-        raise ValueError(f"a line of {longest:,} bytes, expected at most {LONGEST_LINE:,}")
+    longest = int(lengths.max(initial=0))
+    if longest > MAX_LINE:
+        raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE:,}")
 
 
-def between(ends: Any) -> tuple[Any, Any]:
+def spans_of_lines(ends: Any) -> tuple[Any, Any]:
     """(starts, lengths) of lines by the places of their ends."""
     starts = np.empty_like(ends)
     if ends.size:
@@ -96,14 +98,16 @@ class LineReader(RangeReader):
     ) -> Iterable[bytes]:
         """The bytes of several lines, each without its end; `file` gives the one of a number. Long ones are read while
         the caller goes through them."""
-        found = self.windows.find(file, samples, numbers, starts, lengths)
-        if all(found):
-            return _without_ends(found) if self.windows.carriage_returns else found
-        return _without_ends(self.completed(found, file, numbers, starts, lengths))
+        lines = self.windows.find(file, samples, numbers, starts, lengths)
+        if not all(lines):
+            return _without_ends(self.read_missing(lines, file, numbers, starts, lengths))
+        if self.windows.carriage_returns:
+            return _without_ends(lines)
+        return lines
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
-        return next(_without_ends([self.one(file, start, length)]))
+        return next(_without_ends([self.read_range(file, start, length)]))
 
 
 def _without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -31,52 +31,56 @@ class SearchedPiece(NamedTuple):
     size: int
 
 
-def search(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
+def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
     """The pieces of a file in order. Raises ChangedFile, OSError."""
+    if not file.size:
+        return []
     if file.size <= min(_STEP, digests.PIECE):
-        return [_fetched(file, 0, advance)] if file.size else []
+        return [_search_piece(file, 0, advance)]
     places = range(0, file.size, digests.PIECE)
     if not isinstance(file, LocalFile):
         with ThreadPoolExecutor(_STREAMS) as pool:
-            return list(pool.map(lambda at: _fetched(file, at, advance), places))
+            return list(pool.map(lambda at: _search_piece(file, at, advance), places))
     if len(places) < 2 * _STREAMS:
-        return _read(file, places, advance)
+        return _search_file(file, places, advance)
     each = -(-len(places) // _STREAMS)
     with ThreadPoolExecutor(_STREAMS) as pool:
         parts = [places[first : first + each] for first in range(0, len(places), each)]
-        found = pool.map(lambda part: _opened_and_read(file, part, advance), parts)
-        return [piece for pieces in found for piece in pieces]
+        results = pool.map(lambda part: _open_and_search(file, part, advance), parts)
+        return [piece for pieces in results for piece in pieces]
 
 
-def _fetched(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
+def _search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
     data = file.read(at, min(digests.PIECE, file.size - at))
     advance(len(data))
     ends = (np.frombuffer(data, np.uint8) == _NEWLINE).nonzero()[0]
-    return SearchedPiece(ends + at if at else ends, digests.of_piece(data), len(data))
+    if at:
+        ends = ends + at
+    return SearchedPiece(ends, digests.digest_of_piece(data), len(data))
 
 
-def _opened_and_read(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+def _open_and_search(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     with contextlib.closing(LocalFile(file.path)) as again:
         if (again.size, again.mtime_ns) != (file.size, file.mtime_ns):
             raise ChangedFile(f"{file.path} changed while it was read: is it being written?")
-        return _read(again, places, advance)
+        return _search_file(again, places, advance)
 
 
-def _read(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+def _search_file(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     """Pieces one after another, into the same memory: new memory for each costs as much as the search in it."""
-    whole = np.empty(min(digests.PIECE, file.size), np.uint8)
-    same = np.empty(min(_STEP, len(whole)), bool)
+    buffer = np.empty(min(digests.PIECE, file.size), np.uint8)
+    mask_buffer = np.empty(min(_STEP, len(buffer)), bool)
     pieces = []
     for at in places:
         ends, size = [np.zeros(0, np.int64)], 0
-        while size < len(whole):
-            step = whole[size : size + _STEP]
+        while size < len(buffer):
+            step = buffer[size : size + _STEP]
             count = file.read_into(step.data, at + size)
             if not count:
                 break
-            mask = np.equal(step[:count], _NEWLINE, out=same[:count])
+            mask = np.equal(step[:count], _NEWLINE, out=mask_buffer[:count])
             ends.append(np.flatnonzero(mask) + (at + size))
             size += count
-        pieces.append(SearchedPiece(np.concatenate(ends), digests.of_piece(whole[:size].data), size))
+        pieces.append(SearchedPiece(np.concatenate(ends), digests.digest_of_piece(buffer[:size].data), size))
         advance(size)
     return pieces

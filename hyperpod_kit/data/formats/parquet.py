@@ -14,7 +14,7 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.parquet_footer import ParquetFooter
-from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, opened
+from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, open_parquet
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
@@ -22,23 +22,23 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 log = logging.getLogger("hyperpod_kit.data")
 
 _MOST_FILES = 64
-_GONE_KNOWN = 1024
-_LITTLE = 4
+_MAX_EVICTED = 1024
+_LITTLE_PART = 4
 """The part of the memory in which row groups stay that have given all their rows."""
-_AGAIN = 16
+_WARN_AFTER = 16
 """Row groups that are decoded a second time, until it is said."""
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every row; `length` is a row's share of its row group. Raises ValueError for what is no Parquet, OSError."""
-    pieces = digests.of_pieces(file.read, file.size, advance)
+    pieces = digests.digests_of_pieces(file.read, file.size, advance)
     import pyarrow
 
     footer = ParquetFooter(file.read, file.size)
     for number in range(len(footer)):
         footer.columns(number)
     try:
-        facts = opened(footer.serving(file.read), file.size).metadata
+        facts = open_parquet(footer.with_footer(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     except ReadUnanswered:
         raise
@@ -53,7 +53,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(
         np.arange(int(rows.sum()), dtype=np.uint64),
         np.repeat(np.maximum(each, 1), rows).astype(np.uint32),
-        digests.of_file(pieces, file.size),
+        digests.digest_of_file(pieces, file.size),
     )
 
 
@@ -65,18 +65,18 @@ class ParquetReader:
         self._memory = memory
         self._opened: OrderedDict[str, ParquetGroups] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], RowGroup] = OrderedDict()
-        self._kept = 0
-        self._gone: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._again = 0
+        self._cached_bytes = 0
+        self._evicted: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._decoded_again_count = 0
 
     def largest_group(self, file: Any) -> tuple[int, int]:
         """(rows, bytes) of the largest row group of a file."""
-        return self._file(file).largest()
+        return self._groups_of(file).largest()
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
-        number = bisect_right(self._file(file).begins, start) - 1
-        return self._group(file, number).row(start)
+        number = bisect_right(self._groups_of(file).begins, start) - 1
+        return self._cached_group(file, number).row(start)
 
     def records(
         self, file_of: Callable[[int], Any], files: Numbers, starts: Numbers, lengths: Numbers
@@ -90,91 +90,99 @@ class ParquetReader:
             begin = end
 
     def _rows(self, file_of: Callable[[int], Any], files: list[int], starts: list[int]) -> list[dict[str, Any]]:
-        known = {number: self._file(file_of(number)) for number in dict.fromkeys(files)}
-        look = {number: (file.begins, file.kept) for number, file in known.items()}
-        found = []
-        given: list[tuple[int, RowGroup]] = []
+        groups_of_files = {number: self._groups_of(file_of(number)) for number in dict.fromkeys(files)}
+        lookup = {number: (file.begins, file.cached) for number, file in groups_of_files.items()}
+        rows = []
+        finished: list[tuple[int, RowGroup]] = []
         for number, start in zip(files, starts, strict=True):
-            begins, kept = look[number]
+            begins, kept = lookup[number]
             group = kept[bisect_right(begins, start) - 1]
             if group is None:
-                return self._by_groups(file_of, files, starts, known)
-            group.left -= 1
-            if not group.left:
-                given.append((number, group))
-            place = start - group.first
-            found.append({name: values[place].as_py() for name, values in group.columns})
-        for number, group in given:
-            self._given(file_of(number).path, group)
-        return found
+                return self._rows_by_groups(file_of, files, starts, groups_of_files)
+            group.remaining -= 1
+            if not group.remaining:
+                finished.append((number, group))
+            offset = start - group.first
+            rows.append({name: values[offset].as_py() for name, values in group.columns})
+        for number, group in finished:
+            self._release_group(file_of(number).path, group)
+        return rows
 
-    def _by_groups(
-        self, file_of: Callable[[int], Any], files: list[int], starts: list[int], known: dict[int, ParquetGroups]
+    def _rows_by_groups(
+        self,
+        file_of: Callable[[int], Any],
+        files: list[int],
+        starts: list[int],
+        groups_of_files: dict[int, ParquetGroups],
     ) -> list[dict[str, Any]]:
         """Row groups come one after another, those first that are there, so that each is decoded once for all of these
         rows, also where memory has no room for two."""
         places: dict[tuple[int, int], list[int]] = {}
-        for place, (number, start) in enumerate(zip(files, starts, strict=True)):
-            places.setdefault((number, bisect_right(known[number].begins, start) - 1), []).append(place)
-        found: list[dict[str, Any]] = [{}] * len(starts)
-        for number, at in sorted(places, key=lambda one: known[one[0]].kept[one[1]] is None):
-            group = self._group(file_of(number), at)
-            for place in places[number, at]:
-                found[place] = group.row(starts[place])
-            if group.left <= 0:
-                self._given(file_of(number).path, group)
-        return found
+        for number_of_row, (number, start) in enumerate(zip(files, starts, strict=True)):
+            places.setdefault((number, bisect_right(groups_of_files[number].begins, start) - 1), []).append(
+                number_of_row
+            )
+        rows: list[dict[str, Any]] = [{}] * len(starts)
+        for number, group_number in sorted(
+            places, key=lambda group_key: groups_of_files[group_key[0]].cached[group_key[1]] is None
+        ):
+            group = self._cached_group(file_of(number), group_number)
+            for number_of_row in places[number, group_number]:
+                rows[number_of_row] = group.row(starts[number_of_row])
+            if group.remaining <= 0:
+                self._release_group(file_of(number).path, group)
+        return rows
 
-    def _file(self, file: Any) -> ParquetGroups:
-        found = self._opened.get(file.path)
-        if found is None:
+    def _groups_of(self, file: Any) -> ParquetGroups:
+        groups = self._opened.get(file.path)
+        if groups is None:
             read = functools.partial(self._files.read, file)
-            found = self._opened[file.path] = ParquetGroups(file.path, file.size, read)
+            groups = self._opened[file.path] = ParquetGroups(file.path, file.size, read)
             if len(self._opened) > _MOST_FILES:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(file.path)
-        return found
+        return groups
 
-    def _group(self, file: Any, number: int) -> RowGroup:
+    def _cached_group(self, file: Any, number: int) -> RowGroup:
         """A row group that is kept from now on, the ones used longest ago no longer where there is no room."""
         key = (file.path, number)
-        found = self._groups.get(key)
-        if found is None:
-            found = self._groups[key] = self._file(file).decoded(number)
-            self._kept += found.size
-            if key in self._gone:
-                self._decoded_again(found)
-            while self._kept > self._memory and len(self._groups) > 1:
-                self._thrown_away()
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = self._groups_of(file).decode_group(number)
+            self._cached_bytes += group.size
+            if key in self._evicted:
+                self._count_decoded_again(group)
+            while self._cached_bytes > self._memory and len(self._groups) > 1:
+                self._evict_oldest()
         else:
             self._groups.move_to_end(key)
-        self._file(file).kept[number] = found
-        return found
+        self._groups_of(file).cached[number] = group
+        return group
 
-    def _given(self, path: str, group: RowGroup) -> None:
+    def _release_group(self, path: str, group: RowGroup) -> None:
         """All rows of a row group were asked for. New memory costs more than to decode it, so what it takes is for the
         next one, unless all of it is little."""
-        group.left = group.rows
-        if self._kept > self._memory // _LITTLE and self._groups.get((path, group.number)) is group:
-            self._let_go(path, group.number)
+        group.remaining = group.rows
+        if self._cached_bytes > self._memory // _LITTLE_PART and self._groups.get((path, group.number)) is group:
+            self._drop_group(path, group.number)
 
-    def _let_go(self, path: str, number: int) -> None:
-        self._kept -= self._groups.pop((path, number)).size
+    def _drop_group(self, path: str, number: int) -> None:
+        self._cached_bytes -= self._groups.pop((path, number)).size
         if path in self._opened:
-            self._opened[path].kept[number] = None
+            self._opened[path].cached[number] = None
 
-    def _thrown_away(self) -> None:
+    def _evict_oldest(self) -> None:
         """The row group that was used longest ago."""
         key = next(iter(self._groups))
-        self._let_go(*key)
-        self._gone[key] = None
-        if len(self._gone) > _GONE_KNOWN:
-            self._gone.popitem(last=False)
+        self._drop_group(*key)
+        self._evicted[key] = None
+        if len(self._evicted) > _MAX_EVICTED:
+            self._evicted.popitem(last=False)
 
-    def _decoded_again(self, group: RowGroup) -> None:
+    def _count_decoded_again(self, group: RowGroup) -> None:
         """Say it once: nothing fails, and training waits for what was thrown away."""
-        self._again += 1
-        if self._again == _AGAIN:
+        self._decoded_again_count += 1
+        if self._decoded_again_count == _WARN_AFTER:
             lanes = max(1, self._memory // max(1, 2 * group.size))
             log.warning(
                 "row groups of Parquet of about %.1f MiB are decoded again and again, as memory=%d holds too few of "

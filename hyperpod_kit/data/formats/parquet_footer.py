@@ -52,29 +52,35 @@ class ColumnChunk(NamedTuple):
     @property
     def begin(self) -> int:
         """Offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
-        return min(self.data_page, self.dictionary_page) if self.dictionary_page else self.data_page
+        if not self.dictionary_page:
+            return self.data_page
+        return min(self.data_page, self.dictionary_page)
 
 
 class ParquetFooter:
     """Raises ValueError for a footer that no writer makes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        length, magic = _END.unpack(read(size - _END.size, _END.size)) if size >= _END.size else (0, b"")
+        length, magic = 0, b""
+        if size >= _END.size:
+            length, magic = _END.unpack(read(size - _END.size, _END.size))
         if magic != _MAGIC or length > size - _END.size:
             raise ValueError("the footer of no Parquet file, or of an encrypted one")
         self._begin = size - _END.size - length
         self._data = memoryview(read(self._begin, length + _END.size))
         try:
-            self._groups = _groups(self._data)
+            self._groups = _group_offsets(self._data)
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
-    def serving(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    def with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """As `read`, with the footer from here: whoever opens the file does not read it once more."""
 
         def read_at(at: int, size: int) -> bytes:
             begin = at - self._begin
-            return bytes(self._data[begin : begin + size]) if begin >= 0 else read(at, size)
+            if begin < 0:
+                return read(at, size)
+            return bytes(self._data[begin : begin + size])
 
         return read_at
 
@@ -91,7 +97,7 @@ class ParquetFooter:
         try:
             for field, kind in reader.fields():
                 if field == _COLUMNS and kind == LIST:
-                    columns = [_column(reader) for _ in reader.structures()]
+                    columns = [_read_column(reader) for _ in reader.structures()]
                 else:
                     reader.skip(kind)
         except IndexError:
@@ -99,7 +105,7 @@ class ParquetFooter:
         return columns
 
 
-def _groups(data: memoryview) -> list[int]:
+def _group_offsets(data: memoryview) -> list[int]:
     """Where each row group begins."""
     reader = CompactThrift(data)
     groups: list[int] = []
@@ -107,19 +113,19 @@ def _groups(data: memoryview) -> list[int]:
         if field != _ROW_GROUPS or kind != LIST:
             reader.skip(kind)
             continue
-        for place in reader.structures():
-            groups.append(place)
+        for offset in reader.structures():
+            groups.append(offset)
             reader.skip(STRUCT)
     return groups
 
 
-def _column(reader: CompactThrift) -> ColumnChunk:
+def _read_column(reader: CompactThrift) -> ColumnChunk:
     column = None
     for field, kind in reader.fields():
         if field in (_CRYPTO, _ENCRYPTED):
             raise ValueError("a column is encrypted")
         if field == _METADATA and kind == STRUCT:
-            column = _metadata(reader)
+            column = _read_metadata(reader)
         else:
             reader.skip(kind)
     if column is None:
@@ -127,14 +133,14 @@ def _column(reader: CompactThrift) -> ColumnChunk:
     return column
 
 
-def _metadata(reader: CompactThrift) -> ColumnChunk:
+def _read_metadata(reader: CompactThrift) -> ColumnChunk:
     numbers: dict[int, int] = {}
     depth = 0
     for field, kind in reader.fields():
         if kind in NUMBERS:
             numbers[field] = reader.number()
         elif field == _PATH and kind == LIST:
-            depth = _length_of_path(reader)
+            depth = _path_length(reader)
         else:
             reader.skip(kind)
     if not all(field in numbers for field in _REQUIRED):
@@ -151,7 +157,7 @@ def _metadata(reader: CompactThrift) -> ColumnChunk:
     )
 
 
-def _length_of_path(reader: CompactThrift) -> int:
+def _path_length(reader: CompactThrift) -> int:
     count, kind = reader.items()
     if kind != BINARY and count:
         raise ValueError("a column's path of no names")

@@ -41,22 +41,22 @@ _NUMBER = 4
 class RowGroup:
     """A decoded row group. `first`: the number of its first row in the file; `columns`: (name, values) of each.
 
-    `left`: how many of its rows were not asked for yet, if each is asked for once."""
+    `remaining`: how many of its rows were not asked for yet, if each is asked for once."""
 
-    __slots__ = ("columns", "first", "left", "number", "rows", "size")
+    __slots__ = ("columns", "first", "number", "remaining", "rows", "size")
 
     def __init__(self, number: int, first: int, table: Any) -> None:
         self.number = number
         self.first = first
-        self.rows = self.left = table.num_rows
+        self.rows = self.remaining = table.num_rows
         self.size = table.nbytes
-        self.columns = [(name, in_one(values)) for name, values in zip(table.column_names, table.columns, strict=True)]
+        self.columns = [(name, combine(values)) for name, values in zip(table.column_names, table.columns, strict=True)]
 
     def row(self, number: int) -> dict[str, Any]:
         """One row of the file: column -> value."""
-        self.left -= 1
-        place = number - self.first
-        return {name: values[place].as_py() for name, values in self.columns}
+        self.remaining -= 1
+        offset = number - self.first
+        return {name: values[offset].as_py() for name, values in self.columns}
 
 
 class ParquetGroups:
@@ -69,14 +69,14 @@ class ParquetGroups:
             self._footer = ParquetFooter(read, size)
         except ValueError as err:
             raise BadRecord(f"{path}: {err}") from None
-        self._bytes = ParquetBytes(self._footer.serving(read))
-        self._file = opened(self._bytes, size)
+        self._bytes = ParquetBytes(self._footer.with_footer(read))
+        self._file = open_parquet(self._bytes, size)
         self._numbered: tuple[tuple[int, ...], Any] | None = None
         facts = self._file.metadata
         rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
         self.begins: list[int] = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)[:-1]]).tolist()
         """The first row of each row group."""
-        self.kept: list[RowGroup | None] = [None] * len(self.begins)
+        self.cached: list[RowGroup | None] = [None] * len(self.begins)
         """Those that are decoded."""
 
     def largest(self) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class ParquetGroups:
         groups = (facts.row_group(number) for number in range(facts.num_row_groups))
         return max(((group.num_rows, group.total_byte_size) for group in groups), default=(0, 0))
 
-    def decoded(self, number: int) -> RowGroup:
+    def decode_group(self, number: int) -> RowGroup:
         """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
         import pyarrow
 
@@ -116,35 +116,35 @@ class ParquetGroups:
             raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
         if any(column.begin < 0 or column.begin + column.compressed > self._size for column in columns):
             raise ValueError("a column that lies beyond the end of the file")
-        with self._bytes.kept(columns, packed):
+        with self._bytes.cached(columns, packed):
             most = _SMALL + _EXPANDS * packed
             pages = [self._pages(column) for column in columns]
-            sizes = [self._decoded_size(*one, most) for one in zip(columns, pages, strict=True)]
+            sizes = [self._decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
             if sum(sizes) <= most:
                 return self._file.read_row_group(number, use_threads=False)
             numbered = tuple(
                 at
                 for at, column in enumerate(columns)
-                if sizes[at] > column.uncompressed and parquet_pages.can_be_numbers(column, pages[at])
+                if sizes[at] > column.uncompressed and parquet_pages.can_stay_numbers(column, pages[at])
             )
             for at in numbered:
                 sizes[at] = 2 * columns[at].uncompressed + 2 * _NUMBER * columns[at].values
-            file = self._numbering(numbered)
+            file = self._open_numbered(numbered)
             if sum(sizes) <= most:
                 table = file.read_row_group(number, use_threads=False)
-                return with_words(table, self._file.schema_arrow, most - sum(sizes))
-            return in_steps(file, number, claimed)
+                return decode_dictionaries(table, self._file.schema_arrow, most - sum(sizes))
+            return read_in_batches(file, number, claimed)
 
-    def _numbering(self, columns: tuple[int, ...]) -> Any:
+    def _open_numbered(self, columns: tuple[int, ...]) -> Any:
         """The file, in which words of these columns stay numbers of a dictionary."""
         if self._numbered is None or self._numbered[0] != columns:
-            self._numbered = columns, opened(self._bytes, self._size, columns)
+            self._numbered = columns, open_parquet(self._bytes, self._size, columns)
         return self._numbered[1]
 
     def _pages(self, column: ColumnChunk) -> list[ColumnPage]:
         """The pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
         end = column.begin + column.compressed
-        pages = list(parquet_pages.pages(self._bytes.piece, column.begin, end))
+        pages = list(parquet_pages.read_pages(self._bytes.piece, column.begin, end))
         plain = sum(page.plain for page in pages)
         if plain > _SMALL // 4 + 2 * column.uncompressed:
             raise ValueError(f"pages of {plain:,} bytes, where its index says {column.uncompressed:,}")
@@ -160,32 +160,32 @@ class ParquetBytes:
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
         self._begin = 0
-        self._kept = memoryview(b"")
+        self._cached = memoryview(b"")
 
     @contextmanager
-    def kept(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
+    def cached(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
         """With the bytes of these columns in memory, where they are few enough and lie together."""
         begin = min((column.begin for column in columns), default=0)
         end = max((column.begin + column.compressed for column in columns), default=0)
         if end - begin <= min(_AT_ONCE, 2 * packed):
-            self._begin, self._kept = begin, memoryview(self._read(begin, end - begin))
+            self._begin, self._cached = begin, memoryview(self._read(begin, end - begin))
         try:
             yield
         finally:
-            self._kept = memoryview(b"")
+            self._cached = memoryview(b"")
 
     def piece(self, at: int, size: int) -> bytes | memoryview:
         """A range, without a copy where it is in memory."""
         begin = at - self._begin
-        if begin >= 0 and begin + size <= len(self._kept):
-            return self._kept[begin : begin + size]
+        if begin >= 0 and begin + size <= len(self._cached):
+            return self._cached[begin : begin + size]
         return self._read(at, size)
 
     def __call__(self, at: int, size: int) -> bytes:
         return bytes(self.piece(at, size))
 
 
-def opened(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int] = ()) -> Any:
+def open_parquet(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int] = ()) -> Any:
     """A file by pyarrow. `numbered`: columns whose words stay numbers of a dictionary."""
     import pyarrow.parquet
 
@@ -194,14 +194,16 @@ def opened(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int]
     )
 
 
-def in_one(values: Any) -> Any:
+def combine(values: Any) -> Any:
     """A column as one array; in pieces where it is too large for one."""
     if values.num_chunks != 1:
         values = values.combine_chunks()
-    return values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+    if getattr(values, "num_chunks", 0) == 1:
+        return values.chunk(0)
+    return values
 
 
-def with_words(table: Any, schema: Any, room: int) -> Any:
+def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
     """With the words themselves in the columns that `schema` does not have as numbers, as far as there is room."""
     import pyarrow.compute
 
@@ -217,7 +219,7 @@ def with_words(table: Any, schema: Any, room: int) -> Any:
     return table
 
 
-def in_steps(file: Any, number: int, claimed: int) -> Any:
+def read_in_batches(file: Any, number: int, claimed: int) -> Any:
     """A few rows at a time. Raises ValueError when it becomes too large."""
     import pyarrow
 

@@ -36,33 +36,33 @@ class ColumnPage(NamedTuple):
     encoding: int
 
 
-def pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
+def read_pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
     """Of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
     at = begin
     while at < end:
-        page = _page(read, at, end)
+        page = _read_page(read, at, end)
         yield page
         at = page.at + page.packed
 
 
-def _page(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
+def _read_page(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
     for size in _HEADERS:
         header = CompactThrift(memoryview(read(at, min(size, end - at))))
         try:
-            return _of_header(header, at)
+            return _page_of_header(header, at)
         except IndexError:
             continue
     raise ValueError("a page's header is cut off")
 
 
-def _of_header(header: CompactThrift, at: int) -> ColumnPage:
+def _page_of_header(header: CompactThrift, at: int) -> ColumnPage:
     numbers: dict[int, int] = {}
-    own: dict[int, dict[int, int]] = {}
+    header_fields: dict[int, dict[int, int]] = {}
     for field, kind in header.fields():
         if kind in NUMBERS:
             numbers[field] = header.number()
         elif field in _ENCODINGS and kind == STRUCT:
-            own[field] = _numbers(header)
+            header_fields[field] = _read_numbers(header)
         else:
             header.skip(kind)
     plain, packed = numbers.get(_UNCOMPRESSED, -1), numbers.get(_COMPRESSED, -1)
@@ -70,12 +70,12 @@ def _of_header(header: CompactThrift, at: int) -> ColumnPage:
         raise ValueError("a page's header has no sizes")
     kind = numbers.get(_TYPE, -1)
     field = _OWN_HEADER.get(kind, 0)
-    said = own.get(field, {})
-    values, encoding = said.get(_VALUES, 0), said.get(_ENCODINGS.get(field, 0), -1)
+    page_fields = header_fields.get(field, {})
+    values, encoding = page_fields.get(_VALUES, 0), page_fields.get(_ENCODINGS.get(field, 0), -1)
     return ColumnPage(kind, at + header.at, packed, plain, values, encoding)
 
 
-def _numbers(reader: CompactThrift) -> dict[int, int]:
+def _read_numbers(reader: CompactThrift) -> dict[int, int]:
     """Field -> number, of the fields of a structure that are numbers."""
     numbers: dict[int, int] = {}
     for field, kind in reader.fields():
@@ -86,23 +86,23 @@ def _numbers(reader: CompactThrift) -> dict[int, int]:
     return numbers
 
 
-def can_be_numbers(column: ColumnChunk, found: list[ColumnPage]) -> bool:
+def can_stay_numbers(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> bool:
     """Whether pyarrow can leave the words of a column numbers of a dictionary."""
-    encodings = {page.encoding for page in found if page.kind != _DICTIONARY_PAGE}
+    encodings = {page.encoding for page in pages_of_column if page.kind != _DICTIONARY_PAGE}
     return column.is_text and encodings <= {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
 
 
 def decoded_size(
-    column: ColumnChunk, found: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
+    column: ColumnChunk, pages_of_column: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
 ) -> int:
     """Bytes that a column takes when it is decoded, at most. Where that could be more than `enough`, the words of its
     dictionary are looked at, unless they are many and can stay numbers. Raises ValueError for a dictionary that has no
     such words."""
-    size = 8 * max(column.values, sum(page.values for page in found if page.kind != _DICTIONARY_PAGE))
+    size = 8 * max(column.values, sum(page.values for page in pages_of_column if page.kind != _DICTIONARY_PAGE))
     if not column.has_words:
         return size
     of_words = 0
-    for page in found:
+    for page in pages_of_column:
         if page.kind == _DICTIONARY_PAGE:
             continue
         if page.encoding in (_RLE_DICTIONARY, _PLAIN_DICTIONARY):
@@ -111,18 +111,18 @@ def decoded_size(
             size += max(page.plain, page.packed)
         else:  # each value may repeat the one before it
             size += max(1, page.values) * max(page.plain, page.packed)
-    dictionaries = [page for page in found if page.kind == _DICTIONARY_PAGE]
+    dictionaries = [page for page in pages_of_column if page.kind == _DICTIONARY_PAGE]
     if not of_words or not dictionaries:
         return size
-    longest = max(_longest_if_others_are_empty(column, page) for page in dictionaries)
+    longest = max(_longest_possible_word(column, page) for page in dictionaries)
     few = all(page.packed <= column.compressed // _PART for page in dictionaries)
-    looked_at = column.is_of_any_length and (few or not can_be_numbers(column, found))
+    looked_at = column.is_of_any_length and (few or not can_stay_numbers(column, pages_of_column))
     if looked_at and size + of_words * longest > enough:
         longest = max(_longest_word(column, page, read) for page in dictionaries)
     return size + of_words * longest
 
 
-def _longest_if_others_are_empty(column: ColumnChunk, page: ColumnPage) -> int:
+def _longest_possible_word(column: ColumnChunk, page: ColumnPage) -> int:
     plain = max(page.plain, page.packed)
     if not column.is_of_any_length:
         return plain // max(1, page.values)
@@ -134,13 +134,13 @@ def _longest_word(column: ColumnChunk, page: ColumnPage, read: Callable[[int, in
 
     codec = _CODECS.get(column.codec)
     if page.plain > _LARGEST_DICTIONARY or (column.codec and codec is None):
-        return _longest_if_others_are_empty(column, page)
+        return _longest_possible_word(column, page)
     data = read(page.at, page.packed)
     if codec is not None:
         try:
             data = pyarrow.decompress(data, page.plain, codec, asbytes=True)
         except pyarrow.ArrowNotImplementedError:  # a build of pyarrow without this codec
-            return _longest_if_others_are_empty(column, page)
+            return _longest_possible_word(column, page)
     longest = at = 0
     length_at = _LENGTH.unpack_from
     try:

@@ -32,8 +32,8 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        data = self._read_at(self._at, left if size < 0 else min(size, left))
+        remaining = max(0, self._size - self._at)
+        data = self._read_at(self._at, remaining if size < 0 else min(size, remaining))
         self._at += len(data)
         return data
 

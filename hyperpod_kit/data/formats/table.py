@@ -27,7 +27,7 @@ _MODULES = {
     "zstd": "compressed",
     "parquet": "parquet",
     "tar": "tar",
-    "whole": "whole",
+    "whole": "single_file",
 }
 """Format -> its module, which has `scan` and `reader`."""
 

@@ -43,7 +43,7 @@ class BoundedTarInfo(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-def members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def read_members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Each member, none of which is kept. Raises ValueError for what is no tar."""
     try:
         with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=BoundedTarInfo) as archive:
@@ -56,7 +56,7 @@ def members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
         raise ValueError(str(err)) from None
 
 
-def split(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """(key, ending) of a name: the key goes up to the first dot of the last part."""
     folder, slash, last = name.rpartition("/")
     stem, _, ending = last.partition(".")
@@ -71,12 +71,12 @@ def is_of_macos(name: str) -> bool:
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every sample. Raises ValueError for what is no tar or ends in the middle, OSError."""
-    pieces = digests.of_pieces(file.read, file.size, advance)
+    pieces = digests.digests_of_pieces(file.read, file.size, advance)
     starts: list[int] = []
     ends: list[int] = []
     last: str | None = None
     before = 0
-    for _, member in members(RangedFile(file.read, file.size)):
+    for _, member in read_members(RangedFile(file.read, file.size)):
         # What comes before a header (of a long name, say) belongs to it.
         begin = before
         before = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
@@ -87,7 +87,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             raise ValueError(f"{member.name} is cut off")
         if is_of_macos(member.name):
             continue
-        key, _ = split(member.name)
+        key, _ = split_name(member.name)
         if key == last:
             ends[-1] = before
         else:
@@ -95,15 +95,15 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             ends.append(before)
         last = key
     lengths = np.array(ends, np.int64) - np.array(starts, np.int64)
-    if lengths.size and int(lengths.max()) > lines.LONGEST:
+    if lengths.size and int(lengths.max()) > lines.MAX_SAMPLE:
         raise ValueError(f"a sample of {int(lengths.max())} bytes, expected less than 4 GiB")
-    return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.of_file(pieces, file.size))
+    return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.digest_of_file(pieces, file.size))
 
 
-def plain_record(data: bytes) -> dict[str, Any] | None:
-    """The sample of a piece of a tar, as `any_record` gives it, which takes five times as long; None where a member is
-    not as nearly all are."""
-    found: dict[str, Any] = {}
+def parse_plain_record(data: bytes) -> dict[str, Any] | None:
+    """The sample of a piece of a tar, as `parse_record` gives it, which takes five times as long; None where a member
+    is not as nearly all are."""
+    record: dict[str, Any] = {}
     at = 0
     while at < len(data):
         header = data[at : at + _BLOCK]
@@ -117,21 +117,21 @@ def plain_record(data: bytes) -> dict[str, Any] | None:
         if at > len(data) or name.endswith("/"):
             return None
         if not is_of_macos(name):
-            key, ending = split(name)
-            found["__key__"], found[ending] = key, data[begin:end]
-    return found or None
+            key, ending = split_name(name)
+            record["__key__"], record[ending] = key, data[begin:end]
+    return record or None
 
 
-def any_record(data: bytes) -> dict[str, Any]:
+def parse_record(data: bytes) -> dict[str, Any]:
     """The sample of a piece of a tar, by tarfile. Raises ValueError."""
-    found: dict[str, Any] = {}
-    for archive, member in members(io.BytesIO(data)):
+    record: dict[str, Any] = {}
+    for archive, member in read_members(io.BytesIO(data)):
         if member.isfile() and not is_of_macos(member.name):
-            key, ending = split(member.name)
+            key, ending = split_name(member.name)
             part = archive.extractfile(member)
             assert part is not None
-            found["__key__"], found[ending] = key, part.read()
-    return found
+            record["__key__"], record[ending] = key, part.read()
+    return record
 
 
 class TarReader:
@@ -143,11 +143,11 @@ class TarReader:
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """Ending -> bytes, and `__key__`. Raises BadRecord."""
         data = self._files.read(file, start, length)
-        found = plain_record(data)
-        if found is not None:
-            return found
+        sample = parse_plain_record(data)
+        if sample is not None:
+            return sample
         try:
-            return any_record(data)
+            return parse_record(data)
         except ValueError as err:
             raise BadRecord(f"{file.path}: the sample at {start}: {err}") from None
 

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from hyperpod_kit.data.dataset import decoded
+from hyperpod_kit.data.dataset import decode_record
 from hyperpod_kit.data.formats.table import Scan, module_of
 from hyperpod_kit.data.index.layout import POINT, IndexedFile
-from hyperpod_kit.data.index.sources import FoundFile
+from hyperpod_kit.data.index.sources import SourceEntry
 from hyperpod_kit.data.reading.source_files import SourceFiles
 from hyperpod_kit.errors import BadRecord
 
 _MEMORY = 64 << 20
 
 
-def checked(path: str, one: FoundFile, scan: Scan, on_bad: str) -> Scan:
+def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
     """The scan without the records that are bad, and with their count. Raises BadRecord unless `on_bad` is "skip"."""
     points = np.zeros(len(scan.points), POINT)
     points["raw"], points["plain"] = scan.points[:, 0], scan.points[:, 1]
     count = len(scan.starts)
-    file = IndexedFile(0, path, one.format, one.size, one.mtime_ns, scan.digest, 0, count, scan.skipped, points)
+    indexed_file = IndexedFile(
+        0, path, file.format, file.size, file.mtime_ns, scan.digest, 0, count, scan.skipped, points
+    )
     files = SourceFiles()
-    reader = module_of(one.format).reader(files, _MEMORY)
+    reader = module_of(file.format).reader(files, _MEMORY)
     good = np.ones(count, bool)
     try:
         for number, (start, length) in enumerate(zip(scan.starts.tolist(), scan.lengths.tolist(), strict=True)):
             try:
-                decoded(reader.record(file, start, length), file, number, start)
+                decode_record(reader.record(indexed_file, start, length), indexed_file, number, start)
             except BadRecord:
                 if on_bad != "skip":
                     raise

@@ -1,5 +1,7 @@
 """An index on disk: a directory of numpy arrays, and `index.json`, which is written last.
 
+`hyperpod-kit data index` (`build.build`) writes it, and `SampleIndex.open` opens it.
+
 files.npy     one row a file: where its path is in paths.bin, size, mtime, digest, its samples
 starts.npy    u64 a sample: where it begins in the file (or in its plain text, or its row)
 lengths.npy   u32 a sample
@@ -21,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.text import clean
@@ -59,7 +61,20 @@ POINT = np.dtype([("raw", "<u8"), ("plain", "<u8")])
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """One file of an index. `path`: whole, below its source as that is now."""
+    """One file of an index.
+
+    Attributes:
+        number: Its number in the index, from 0.
+        path: The whole path, below its source as that is now.
+        format: How its samples lie in it: "lines", "parquet", "tar", "whole", "gzip" or "zstd".
+        size: Its bytes.
+        mtime_ns: When it was last changed, in nanoseconds since 1970.
+        digest: Of its bytes, 32 hexadecimal digits.
+        first: The number of its first sample.
+        samples: How many samples it has.
+        skipped: How many of its records were left out.
+        points: Where reading can begin in a compressed file: (offset in the file, offset in its plain text).
+    """
 
     number: int
     path: str
@@ -75,7 +90,28 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class SampleIndex:
-    """The index in `folder`. Cheap to send to another process: arrays are mapped again there."""
+    """The index in a directory: where each sample lies in which file.
+
+    Open one with `SampleIndex.open`. It is cheap to send to another process, which maps the arrays again.
+
+    Attributes:
+        folder: The directory of the index.
+        sources: Where the indexed files lie: directories, files or `s3://` prefixes.
+        formats: The formats of the files, sorted.
+        samples: How many samples there are, which is also its `len`.
+        bytes: How many bytes all samples have together.
+        skipped: How many records were left out when the index was made.
+        digest: The algorithm of the files' digests.
+        data: A digest of what the samples are, wherever their files lie: paths below the sources, content, count.
+
+    Example:
+        With the index that `hyperpod-kit data index /tmp/corpus --out /tmp/index` has made:
+
+            from hyperpod_kit.data import SampleIndex
+
+            index = SampleIndex.open("/tmp/index")
+            print(f"{len(index)} samples in {index.files} files, {index.bytes} bytes")
+    """
 
     folder: str
     sources: tuple[str, ...]
@@ -90,27 +126,38 @@ class SampleIndex:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, sources: tuple[str, ...] | None = None) -> SampleIndex:
-        """The index in a directory. `sources`: where its sources lie now, when they were moved, in the same order.
+        """Open the index in a directory.
 
-        Raises DataError when there is none, or one that is not whole.
+        Args:
+            folder: The directory that `hyperpod-kit data index` wrote.
+            sources: Where its sources lie now, when they were moved, in the same order. None: where they were.
+
+        Returns:
+            The index; its arrays are read when they are needed, which may raise DataError too.
+
+        Raises:
+            NoData: There is no index.
+            DataError: The index is damaged, of another format, or has another number of sources.
         """
-        place = os.fspath(folder)
+        directory = os.fspath(folder)
         try:
-            head = parse.json_object(files.read_given(os.path.join(place, HEADER), _LARGEST), _LARGEST)
+            head = parse.json_object(files.read_given(os.path.join(directory, HEADER), _LARGEST), _LARGEST)
         except FileNotFoundError:
-            raise NoData(f"there is no index in {place}", hint=f"hyperpod-kit data index SRC --out {place}") from None
+            raise NoData(
+                f"there is no index in {directory}", hint=f"hyperpod-kit data index SRC --out {directory}"
+            ) from None
         except (ValueError, Untrusted) as err:
-            raise DataError(f"{place}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
+            raise DataError(f"{directory}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
-            raise DataError(f"{place} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
+            raise DataError(f"{directory} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
         if not _is_header(head):
             raise DataError(
-                f"{place}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
+                f"{directory}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
             )
         if sources is not None and len(sources) != len(head["sources"]):
-            raise DataError(f"{place} has {len(head['sources'])} sources, {len(sources)} were given")
+            raise DataError(f"{directory} has {len(head['sources'])} sources, {len(sources)} were given")
         return cls(
-            place,
+            directory,
             tuple(sources or head["sources"]),
             tuple(head["formats"]),
             head["samples"],
@@ -135,36 +182,44 @@ class SampleIndex:
         if name not in self._arrays:
             path = os.path.join(self.folder, f"{name}.npy")
             try:
-                found = array_in(path, _KINDS.get(name))
-                self._require_sound(name, found)
+                array = load_array(path, _KINDS.get(name))
+                self._require_consistent(name, array)
             except (OSError, ValueError, EOFError, MemoryError, OverflowError) as err:
                 raise DataError(f"{path} cannot be read: {clean(err)}", hint="hyperpod-kit data index") from None
-            self._arrays[name] = found
+            self._arrays[name] = array
         return self._arrays[name]
 
-    def _require_sound(self, name: str, found: npt.NDArray[Any]) -> None:
+    def _require_consistent(self, name: str, array: npt.NDArray[Any]) -> None:
         """That what it says of other arrays is so: whoever shares an index may have written anything. Raises
         ValueError, DataError."""
-        if name in ("starts", "lengths") and len(found) != self.samples:
-            raise ValueError(f"{len(found)} rows for {self.samples} samples")
-        if name != "files" or not len(found):
+        if name in ("starts", "lengths") and len(array) != self.samples:
+            raise ValueError(f"{len(array)} rows for {self.samples} samples")
+        if name != "files" or not len(array):
             return
-        firsts = found["first"].astype(np.int64)
+        firsts = array["first"].astype(np.int64)
         ends = np.append(firsts[1:], self.samples)
-        path_ends = found["path_at"] + found["path_length"]
-        if int(found["source"].max()) >= len(self.sources) or int(found["format"].max()) >= len(self.formats):
+        path_ends = array["path_at"] + array["path_length"]
+        if int(array["source"].max()) >= len(self.sources) or int(array["format"].max()) >= len(self.formats):
             raise ValueError("a file is of a source or of a format that there is not")
-        if int(path_ends.max()) > len(self._paths) or (path_ends < found["path_at"]).any():
+        if int(path_ends.max()) > len(self._paths) or (path_ends < array["path_at"]).any():
             raise ValueError("a file has no path")
         if firsts[0] or (firsts > ends).any():
             raise ValueError("the samples of its files do not follow one another")
 
     @property
     def _paths(self) -> npt.NDArray[Any]:
+        """The paths of all files, one behind the other, as bytes."""
         return self._array("paths")
 
     def file(self, number: int) -> IndexedFile:
-        """One file, by its number."""
+        """Describe one file.
+
+        Args:
+            number: The number of the file, from 0.
+
+        Returns:
+            What the index has recorded of it.
+        """
         row = self._array("files")[number]
         at = int(row["path_at"])
         path = bytes(self._paths[at : at + int(row["path_length"])]).decode("utf-8", "surrogateescape")
@@ -172,7 +227,7 @@ class SampleIndex:
         first = int(row["first_point"])
         return IndexedFile(
             number,
-            below(source, path),
+            path_below(source, path),
             self.formats[int(row["format"])],
             int(row["size"]),
             int(row["mtime_ns"]),
@@ -184,7 +239,18 @@ class SampleIndex:
         )
 
     def where(self, samples: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """(file, start, length) of each sample. Raises IndexError for one that there is not."""
+        """Locate samples.
+
+        Args:
+            samples: The numbers of samples.
+
+        Returns:
+            (file, start, length) of each: the number of its file, and bytes in that (of a compressed file in its plain
+            text; of Parquet its row).
+
+        Raises:
+            IndexError: There is no such sample.
+        """
         if samples.size and (int(samples.min()) < 0 or int(samples.max()) >= self.samples):
             raise IndexError(f"samples {int(samples.min())} … {int(samples.max())} of {self.samples}")
         if "starts" not in self._arrays and len(samples) <= _FEW:
@@ -199,7 +265,14 @@ class SampleIndex:
         )
 
     def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """(start, length) of samples, by their numbers or a slice of them."""
+        """Locate samples in their files, without the number of the file.
+
+        Args:
+            samples: The numbers of samples, or a slice of them.
+
+        Returns:
+            (start, length) of each, see `where`.
+        """
         return self._array("starts")[samples], self._array("lengths")[samples]
 
     def _fetch(self, name: str, samples: Numbers) -> None:
@@ -208,24 +281,35 @@ class SampleIndex:
         array = self._array(name)
         path = os.path.join(self.folder, f"{name}.npy")
         # Who reads the array finds out what is wrong.
-        with contextlib.suppress(OSError), open(path, "rb", opener=files.at_once) as stream:
+        with contextlib.suppress(OSError), open(path, "rb", opener=files.open_nonblocking) as stream:
             head = os.fstat(stream.fileno()).st_size - array.nbytes
-            for page in distinct((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
+            for page in unique_values((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
                 os.posix_fadvise(stream.fileno(), page << _PAGE_BITS, 1 << _PAGE_BITS, os.POSIX_FADV_WILLNEED)
 
     @property
     def firsts(self) -> Numbers:
-        """The first sample of each file."""
+        """The number of the first sample of each file."""
         if "firsts" not in self._arrays:
             self._arrays["firsts"] = self._array("files")["first"].astype(np.int64)
         return self._arrays["firsts"]
 
     def samples_of_files(self) -> Numbers:
-        """How many samples each file has."""
+        """Count the samples of each file.
+
+        Returns:
+            The counts, in the order of the files.
+        """
         return self._array("files")["samples"].astype(np.int64)
 
     def block_for(self, size: int = 1 << 20) -> int:
-        """How many samples are about `size` bytes, at least 16."""
+        """Compute how many samples have about `size` bytes.
+
+        Args:
+            size: Bytes. Default: 1 MiB.
+
+        Returns:
+            The number, 16 at least and 8192 at most.
+        """
         mean = max(1, self.bytes // max(1, self.samples))
         return int(min(max(16, size // mean), 8192))
 
@@ -239,9 +323,9 @@ _KINDS = {
 }
 
 
-def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
+def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """An array of numpy's in a file, mapped where it is large. Raises OSError, ValueError, EOFError."""
-    handle = files.at_once(path)
+    handle = files.open_nonblocking(path)
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
@@ -249,40 +333,44 @@ def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
         # A mapping of nothing is no mapping.
         mode: Any = "r" if facts.st_size > _MAPPED else None
         try:
-            found = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
+            array = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
         except _NO_ARRAY as err:
             raise ValueError(str(err)) from None
-        if not isinstance(found, np.ndarray) or found.ndim != 1:
+        if not isinstance(array, np.ndarray) or array.ndim != 1:
             raise ValueError("it is no array in one dimension")
-        if kind is not None and found.dtype != kind:
-            raise ValueError(f"its rows are {found.dtype}, expected {kind}")
+        if kind is not None and array.dtype != kind:
+            raise ValueError(f"its rows are {array.dtype}, expected {kind}")
         # As a plain array: numpy's own class for mappings makes each access cost more.
-        return found.view(np.ndarray)
+        return array.view(np.ndarray)
     finally:
         os.close(handle)
 
 
 def _is_header(head: dict[str, Any]) -> bool:
-    words = all(isinstance(head.get(name), str) for name in ("digest", "data"))
-    counts = all(type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped"))
-    return words and counts and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
+    texts_are_valid = all(isinstance(head.get(name), str) for name in ("digest", "data"))
+    counts_are_valid = all(
+        type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped")
+    )
+    return texts_are_valid and counts_are_valid and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def below(source: str, path: str) -> str:
+def path_below(source: str, path: str) -> str:
     """A file's path, in its source; "" is the source itself."""
-    return source if not path else f"{source.rstrip('/')}/{path}"
+    if not path:
+        return source
+    return f"{source.rstrip('/')}/{path}"
 
 
 def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:
     """Digest of the paths below their sources, and of each file's content and samples, but no times."""
-    found = hashlib.blake2b(paths, digest_size=16)
+    digest = hashlib.blake2b(paths, digest_size=16)
     for name in ("source", "path_at", "size", "digest", "samples", "skipped"):
-        found.update(np.ascontiguousarray(rows[name]).tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(rows[name]).tobytes())
+    return digest.hexdigest()
 
 
 def header(index: SampleIndex) -> bytes:

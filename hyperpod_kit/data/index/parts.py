@@ -38,13 +38,13 @@ class Parts:
     def __init__(self, folder: str, digest: str) -> None:
         by_descriptor.make_directories(folder)
         self._path = os.path.join(folder, f"scans-{digest}")
-        self._places: dict[str, tuple[int, int]] = {}
+        self._locations: dict[str, tuple[int, int]] = {}
         self._stream: IO[bytes] = by_descriptor.stream(self._path, "a+b")  # closed by flush
-        end = self._find()
+        end = self._read_locations()
         self._stream.truncate(end)
         self._flushed = time.monotonic()
 
-    def _find(self) -> int:
+    def _read_locations(self) -> int:
         """Note where each record lies; where the last whole one ends."""
         self._stream.seek(0)
         at = 0
@@ -60,17 +60,17 @@ class Parts:
             key = self._stream.read(key_length)
             if zlib.crc32(key) != check:
                 return at
-            self._places[key.decode("utf-8", "surrogateescape")] = (begin, length)
+            self._locations[key.decode("utf-8", "surrogateescape")] = (begin, length)
             at = begin + length
             self._stream.seek(at)
 
     def get(self, key: str) -> Scan | None:
         """The scan of a key; None when there is none that is whole."""
-        place = self._places.get(key)
-        if place is None:
+        location = self._locations.get(key)
+        if location is None:
             return None
-        self._stream.seek(place[0])
-        data = self._stream.read(place[1])
+        self._stream.seek(location[0])
+        data = self._stream.read(location[1])
         end = len(data) - _CHECK
         if end < _COUNTS.size or zlib.crc32(memoryview(data)[:end]) != int.from_bytes(data[end:], "little"):
             return None
@@ -85,8 +85,8 @@ class Parts:
             return None
         starts = np.frombuffer(data, "<u8", count, at)
         lengths = np.frombuffer(data, "<u4", count, at + 8 * count)
-        found = np.frombuffer(data, "<u8", 2 * points, at + 12 * count).reshape(-1, 2)
-        return Scan(starts, lengths, digest, skipped, found)
+        points_array = np.frombuffer(data, "<u8", 2 * points, at + 12 * count).reshape(-1, 2)
+        return Scan(starts, lengths, digest, skipped, points_array)
 
     def put(self, key: str, scan: Scan) -> None:
         """Keep a scan."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hyperpod_kit.data.formats.table import format_of
 from hyperpod_kit.data.reading import objects
-from hyperpod_kit.data.reading.listing import bounded_read, is_directory, listed, storage_of
+from hyperpod_kit.data.reading.listing import is_directory, list_files, read_bounded, translated_errors
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataError, NoData
 
@@ -20,7 +20,7 @@ _AT_A_TIME = 256
 """Names that fit a pattern, of one call."""
 
 
-class FoundFile(NamedTuple):
+class SourceEntry(NamedTuple):
     """A file to index: the number of its source, its path below it, and what it is now."""
 
     source: int
@@ -30,15 +30,15 @@ class FoundFile(NamedTuple):
     mtime_ns: int
 
 
-class FoundSources(NamedTuple):
+class SourceListing(NamedTuple):
     """The sources as absolute places, their files in the order of their paths, and how many files were of no format."""
 
     sources: tuple[str, ...]
-    files: list[FoundFile]
+    files: list[SourceEntry]
     passed_over: int
 
 
-def look(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = None) -> FoundSources:
+def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = None) -> SourceListing:
     """All files of the sources. `format`: of all files, whatever they are called.
 
     Names that begin with a dot or an underscore are passed over in directories, as Hadoop and pyarrow do.
@@ -46,51 +46,57 @@ def look(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = N
     a mount that does not answer.
     """
     places: list[str] = []
-    files: list[FoundFile] = []
+    files: list[SourceEntry] = []
     passed_over = 0
-    for words in sources:
-        there = list(_remote(words)) if words.startswith("s3://") else list(_local(words, mounts))
-        known = [
+    for name in sources:
+        entries = list(_list_source(name, mounts))
+        recognized = [
             (base, path, kind, size, mtime)
-            for base, path, size, mtime in there
+            for base, path, size, mtime in entries
             if (kind := format or format_of(path or base)) is not None
         ]
-        passed_over += len(there) - len(known)
-        if not there:
-            raise NoData(f"{words}: there is nothing there", hint="is it mounted here, and is the name right?")
-        if not known:
+        passed_over += len(entries) - len(recognized)
+        if not entries:
+            raise NoData(f"{name}: there is nothing there", hint="is it mounted here, and is the name right?")
+        if not recognized:
             raise DataError(
-                f"{words}: no files of a known format among {len(there)}",
+                f"{name}: no files of a known format among {len(entries)}",
                 hint="name the format: hyperpod-kit data index SRC --format lines",
             )
-        for base, path, kind, size, mtime in known:
+        for base, path, kind, size, mtime in recognized:
             if base not in places:
                 places.append(base)
-            files.append(FoundFile(places.index(base), path, kind, size, mtime))
-    ordered = sorted(set(files), key=lambda one: (one.source, one.path))
-    return FoundSources(tuple(places), ordered, passed_over)
+            files.append(SourceEntry(places.index(base), path, kind, size, mtime))
+    ordered = sorted(set(files), key=lambda file: (file.source, file.path))
+    return SourceListing(tuple(places), ordered, passed_over)
 
 
-def _local(words: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
+def _list_source(name: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
+    if name.startswith("s3://"):
+        return _list_remote(name)
+    return _list_local(name, mounts)
+
+
+def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
     """(source, path below it, size, mtime) of each file."""
-    if is_directory(mounts, words):
-        base = os.path.abspath(words)
-        for path, size, mtime in listed(mounts, base, lambda name: name[0] not in "._"):
+    if is_directory(mounts, pattern):
+        base = os.path.abspath(pattern)
+        for path, size, mtime in list_files(mounts, base, lambda name: name[0] not in "._"):
             yield base, path, size, mtime
         return
-    base = os.path.abspath(_fixed_part(words))
-    with storage_of(words):
-        if bounded_read(mounts, base, lambda: os.path.exists(words)):
-            folder, name = os.path.split(os.path.abspath(words))
-            yield bounded_read(mounts, folder, lambda: _one(folder, name))
+    base = os.path.abspath(_fixed_part(pattern))
+    with translated_errors(pattern):
+        if read_bounded(mounts, base, lambda: os.path.exists(pattern)):
+            folder, name = os.path.split(os.path.abspath(pattern))
+            yield read_bounded(mounts, folder, lambda: _describe_file(folder, name))
             return
         is_directory(mounts, base)  # a pattern finds nothing where a mount is dead
-        matching = glob.iglob(words, recursive=True)
-        while some := bounded_read(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
-            yield from bounded_read(mounts, base, functools.partial(_files, base, some))
+        matching = glob.iglob(pattern, recursive=True)
+        while batch := read_bounded(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
+            yield from read_bounded(mounts, base, functools.partial(_describe_files, base, batch))
 
 
-def _files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
+def _describe_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
     """Those that are files now. One that may not be looked at is an error: left out, nobody would miss it."""
     rows = []
     for path in paths:
@@ -104,7 +110,7 @@ def _files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
     return rows
 
 
-def places_of(names: Sequence[str]) -> list[str]:
+def local_paths(names: Sequence[str]) -> list[str]:
     """The directories and files in which sources lie that are on mounts of this machine."""
     local = [name for name in names if not name.startswith("s3://")]
     return [_fixed_part(name) if glob.has_magic(name) else name for name in local]  # without a look at a mount
@@ -120,12 +126,14 @@ def _fixed_part(pattern: str) -> str:
     return "/".join(parts) or ("/" if pattern.startswith("/") else ".")
 
 
-def _one(base: str, path: str) -> tuple[str, str, int, int]:
-    found = os.stat(os.path.join(base, path))
-    return base, path, found.st_size, found.st_mtime_ns
+def _describe_file(base: str, path: str) -> tuple[str, str, int, int]:
+    status = os.stat(os.path.join(base, path))
+    return base, path, status.st_size, status.st_mtime_ns
 
 
-def _remote(url: str) -> Iterator[tuple[str, str, int, int]]:
-    fixed = url if not glob.has_magic(url) else _fixed_part(url)
-    for key, size, mtime in objects.listed(fixed, url if fixed != url else None):
+def _list_remote(url: str) -> Iterator[tuple[str, str, int, int]]:
+    fixed, pattern = url, None
+    if glob.has_magic(url):
+        fixed, pattern = _fixed_part(url), url
+    for key, size, mtime in objects.list_objects(fixed, pattern):
         yield fixed.rstrip("/"), key, size, mtime

@@ -13,7 +13,7 @@ from hyperpod_kit.data.reading.local_file import LocalFile
 
 T = TypeVar("T")
 
-ANSWER = 30.0
+REPLY_SECONDS = 30.0
 """Seconds in which a mount that works answers for a piece."""
 
 PIECE = 8 << 20
@@ -30,22 +30,22 @@ class ReadUnanswered(TimeoutError):
 class BoundedCall(Generic[T]):
     """A call under way. `late` is given what comes after nobody waits any more."""
 
-    def __init__(self, what: Callable[[], T], late: Callable[[T], object] | None) -> None:
-        self._what = what
-        self._late = late
+    def __init__(self, function: Callable[[], T], late: Callable[[T], object] | None) -> None:
+        self._function = function
+        self._on_late_result = late
         self._reply: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._given_up = False
         self._answered = False
 
-    def work(self) -> None:
+    def execute(self) -> None:
         """Make the call, in a thread that may be left behind."""
         with self._lock:
             if self._given_up:
                 return
         value, error = None, None
         try:
-            value = self._what()
+            value = self._function()
         except BaseException as err:
             error = err
         with self._lock:
@@ -53,8 +53,8 @@ class BoundedCall(Generic[T]):
             late = self._given_up
         if not late:
             self._reply.put((value, error))
-        elif self._late is not None and error is None:
-            self._late(value)
+        elif self._on_late_result is not None and error is None:
+            self._on_late_result(value)
 
     def result(self, seconds: float) -> T:
         """What the call gave. Raises what it raised, ReadUnanswered when it does not come."""
@@ -74,16 +74,16 @@ class BoundedCall(Generic[T]):
 class BoundedCalls:
     """The calls to one mount, each for `seconds` at most. Safe for threads, for one process."""
 
-    def __init__(self, seconds: float = ANSWER) -> None:
+    def __init__(self, seconds: float = REPLY_SECONDS) -> None:
         self.seconds = seconds
         self._waiting: queue.SimpleQueue[BoundedCall[Any]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._under_way = 0
 
-    def begin(self, what: Callable[[], T], late: Callable[[T], object] | None = None) -> BoundedCall[T]:
+    def begin(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> BoundedCall[T]:
         """Have a call made, and do not wait for it."""
-        call = BoundedCall(what, late)
+        call = BoundedCall(function, late)
         with self._lock:
             self._under_way += 1
             if self._under_way > self._threads and self._threads < _MOST:
@@ -93,14 +93,14 @@ class BoundedCalls:
         self._waiting.put(call)
         return call
 
-    def call(self, what: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
-        """What `what()` gives or raises; ReadUnanswered when it does not answer."""
-        return self.begin(what, late).result(self.seconds)
+    def call(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
+        """What `function()` gives or raises; ReadUnanswered when it does not answer."""
+        return self.begin(function, late).result(self.seconds)
 
     def _work(self) -> None:
         while True:
             call = self._waiting.get()
-            call.work()
+            call.execute()
             del call  # what was read is not kept for the next one
             with self._lock:
                 self._under_way -= 1
@@ -122,7 +122,7 @@ class BoundedFile:
         parts = []
         while True:
             piece = min(length, PIECE)
-            part = self._bounded(functools.partial(self._file.read, offset, piece))
+            part = self._call(functools.partial(self._file.read, offset, piece))
             parts.append(part)
             offset, length = offset + piece, length - piece
             if length <= 0 or len(part) < piece:
@@ -130,16 +130,16 @@ class BoundedFile:
 
     def read_all(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
         """Several small ranges (offset, length) by one call."""
-        return self._bounded(lambda: [self._file.read(offset, length) for offset, length in places])
+        return self._call(lambda: [self._file.read(offset, length) for offset, length in places])
 
-    def now(self) -> tuple[int, int]:
+    def fingerprint(self) -> tuple[int, int]:
         """See LocalFile."""
-        return self._bounded(self._file.now)
+        return self._call(self._file.fingerprint)
 
-    def _bounded(self, what: Callable[[], T]) -> T:
+    def _call(self, function: Callable[[], T]) -> T:
         file = self._file
         try:
-            return self._calls.call(what, late=lambda _: file.close())
+            return self._calls.call(function, late=lambda _: file.close())
         except ReadUnanswered:
             # Closing it would wait as well: the thread that was left behind does it.
             self._hangs = True

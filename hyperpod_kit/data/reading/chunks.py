@@ -1,6 +1,10 @@
-"""Objects by chunks: a GET fetches one, several come side by side, and those used last are kept in memory, and on a
-local disk where a cache is given. A chunk is usable as soon as it is there, whatever is missing of the object. Where it
-is known which samples are read together, a chunk begins and ends with them, so that nothing else comes with them."""
+"""Objects by chunks, kept in memory and, where a cache is given, on a local disk.
+
+A GET fetches one chunk, several come side by side, and those used last are kept. A chunk is usable as soon as it is
+there, whatever is missing of the object. Where it is known which samples are read together, a chunk begins and ends
+with them, so that nothing else comes with them. A program passes a `DiskCache` to `IndexedDataset`; the rest serves
+`source_files`.
+"""
 
 from __future__ import annotations
 
@@ -32,24 +36,54 @@ _CHECK = 4
 
 
 class DiskCache(NamedTuple):
-    """A directory for chunks. Nothing is added while its disk has less than `floor` bytes free; who deletes it loses
-    nothing. Each file ends with a checksum, so a damaged one is fetched again, and so is what another user has put
-    there: the directory may be one that others write to."""
+    """A directory on a local disk for chunks of objects that come from `s3://`.
+
+    Delete it at any time: nothing is lost. Each file ends with a checksum, so a damaged one is fetched again, and so is
+    what another user has put there: the directory may be one that others write to.
+
+    Attributes:
+        folder: The directory; it is made when needed.
+        floor: How many bytes stay free on its disk: nothing is added while there are less. Default: 10 GiB.
+
+    Example:
+        With an `index`, a `SampleIndex`:
+
+            from hyperpod_kit.data import DiskCache, IndexedDataset
+
+            dataset = IndexedDataset(index, cache=DiskCache("/tmp/cache", floor=100 << 30))
+    """
 
     folder: str
     floor: int = 10 << 30
 
     def get(self, key: str, length: int) -> bytes | None:
-        """A chunk that is whole, has that many bytes, and was kept by this user or by root."""
+        """Read a chunk.
+
+        Args:
+            key: What identifies it: object, version and range.
+            length: How many bytes it has.
+
+        Returns:
+            The chunk; None unless it is there, is complete, and was kept by this user or by root.
+        """
         try:
-            data = by_descriptor.read_own(self._path(key), length + _CHECK)
+            data = by_descriptor.read_own_file(self._path(key), length + _CHECK)
         except (OSError, Untrusted):
             return None
         chunk, check = data[:-_CHECK], data[-_CHECK:]
-        return chunk if len(chunk) == length and check == _check(key, chunk) else None
+        if len(chunk) != length or check != _check(key, chunk):
+            return None
+        return chunk
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a chunk, if there is room. A disk that fails, or a place that is another's, costs only the cache."""
+        """Keep a chunk, if there is room.
+
+        A disk that fails, or a directory that is another user's, costs only the cache: nothing is raised.
+
+        Args:
+            key: What identifies it.
+            data: Its bytes.
+        """
         with contextlib.suppress(OSError, Untrusted):
             path = self._path(key)
             by_descriptor.make_parents(path)
@@ -79,22 +113,25 @@ class ChunkStore:
         self._pool = ThreadPoolExecutor(_AT_A_TIME)
         self.fetched = 0
 
-    def ask(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
+    def request(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
         """A chunk that is there, or comes."""
         key = f"{source.path} {source.etag} {begin}-{end}"
         with self._lock:
-            found = self._chunks.get(key)
-            if found is None or (found.done() and found.exception() is not None):
-                self._size += 0 if key in self._chunks else end - begin
-                found = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
+            future = self._chunks.get(key)
+            if future is None or (future.done() and future.exception() is not None):
+                if key not in self._chunks:
+                    self._size += end - begin
+                future = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
                 while self._size > self._memory and len(self._chunks) > _AT_A_TIME:
-                    gone, _ = self._chunks.popitem(last=False)
-                    self._size -= _length(gone)
+                    evicted, _ = self._chunks.popitem(last=False)
+                    self._size -= _length(evicted)
             self._chunks.move_to_end(key)
-        return found
+        return future
 
     def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
-        data = self._disk.get(key, end - begin) if self._disk else None
+        data = None
+        if self._disk:
+            data = self._disk.get(key, end - begin)
         if data is None:
             data = source.read(begin, end - begin)
             with self._lock:
@@ -113,19 +150,19 @@ def _length(key: str) -> int:
     return int(end) - int(begin)
 
 
-def cut(size: int, places: Sequence[int] = ()) -> array[int]:
+def chunk_bounds(size: int, places: Sequence[int] = ()) -> array[int]:
     """Where the chunks of an object begin, and its size: at these places, which rise, and where one would be too long.
 
     Without places they are all as long."""
-    found = array("q")
+    bounds = array("q")
     for begin, end in itertools.pairwise(sorted({0, *places, size})):
-        found.extend(range(begin, end, CHUNK))
-    found.append(size)
-    return found
+        bounds.extend(range(begin, end, CHUNK))
+    bounds.append(size)
+    return bounds
 
 
 class ChunkedObject:
-    """See SourceFile. `places`: see `cut`."""
+    """See SourceFile. `places`: see `chunk_bounds`."""
 
     def __init__(self, url: str, store: ChunkStore, places: Sequence[int] = ()) -> None:
         from hyperpod_kit.data.reading.objects import S3Object
@@ -135,7 +172,7 @@ class ChunkedObject:
         self.path = url
         self.size = self._source.size
         self.mtime_ns = self._source.mtime_ns
-        self._cuts = cut(self.size, [place for place in places if place < self.size])
+        self._cuts = chunk_bounds(self.size, [offset for offset in places if offset < self.size])
 
     @property
     def source(self) -> S3Object:
@@ -148,8 +185,8 @@ class ChunkedObject:
         if end <= offset:
             return b""
         first = self._chunk(offset)
-        asked = [self._store.ask(self._source, *one) for one in self._chunks(first, end)]
-        data = asked[0].result() if len(asked) == 1 else b"".join(one.result() for one in asked)
+        requests = [self._store.request(self._source, *bounds) for bounds in self._chunks(first, end)]
+        data = requests[0].result() if len(requests) == 1 else b"".join(request.result() for request in requests)
         begin = offset - self._cuts[first]
         return data[begin : begin + end - offset]
 
@@ -157,8 +194,8 @@ class ChunkedObject:
         """Have the chunks of a range fetched."""
         end = min(offset + length, self.size)
         if offset < end:
-            for one in self._chunks(self._chunk(offset), end):
-                self._store.ask(self._source, *one)
+            for bounds in self._chunks(self._chunk(offset), end):
+                self._store.request(self._source, *bounds)
 
     def _chunk(self, offset: int) -> int:
         """Which one an offset lies in."""

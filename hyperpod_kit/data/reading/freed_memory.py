@@ -14,6 +14,6 @@ from __future__ import annotations
 _BLOCK = (32 << 20) - (64 << 10)
 
 
-def keep() -> None:
+def keep_freed_memory() -> None:
     """From here on the process keeps up to 64 MiB at the end of its heap, and that of processes that it forks."""
     bytes(_BLOCK)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.data.reading.patient import PASSING
+from hyperpod_kit.data.reading.retrying_reader import PASSING
 from hyperpod_kit.errors import DataUnavailable
 from hyperpod_kit.untrusted import source_owner
 
@@ -30,7 +30,7 @@ class ListedFile(NamedTuple):
     mtime_ns: int
 
 
-class LeftOut:
+class SkippedEntries:
     """What is neither a file nor leads to one, counted by its kind, to be said once."""
 
     def __init__(self) -> None:
@@ -42,65 +42,72 @@ class LeftOut:
         self._first = self._first or path
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
-    def say(self, place: str) -> None:
+    def log_summary(self, directory: str) -> None:
         """In the log, if there is anything."""
         if self._counts:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._counts.items()))
-            log.warning("left out below %r: %s; the first of them is %r", place, kinds, self._first)
+            log.warning("left out below %r: %s; the first of them is %r", directory, kinds, self._first)
 
 
 def kind_of(entry: os.DirEntry[str]) -> str:
     """What an entry is that is no file."""
     if not entry.is_symlink():
         return "fifos, sockets or devices"
-    return "links to directories" if entry.is_dir() else "links to nothing, or to no file"
+    if entry.is_dir():
+        return "links to directories"
+    return "links to nothing, or to no file"
 
 
-def listed(mounts: SourceMounts, base: str, wanted: Callable[[str], bool]) -> Iterator[ListedFile]:
+def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -> Iterator[ListedFile]:
     """All files below `base`, in the order of their paths in each directory; paths are below it. Names, of files and of
-    directories, that are not `wanted` are passed over, and links to directories are not followed, which the log says.
+    directories, that `accept` refuses are passed over, and links to directories are not followed, which the log says.
 
     Raises DataUnavailable, OSError.
     """
     waiting = [""]
-    left_out = LeftOut()
+    left_out = SkippedEntries()
     while waiting:
         folder = waiting.pop()
-        place = os.path.join(base, folder) if folder else base
-        with storage_of(place):
-            folders, files, others = bounded_read(mounts, place, functools.partial(_entries, place, wanted))
-        for kind, path in others:
+        directory, prefix = base, ""
+        if folder:
+            directory, prefix = os.path.join(base, folder), f"{folder}/"
+        with translated_errors(directory):
+            folders, files, other_entries = read_bounded(
+                mounts, directory, functools.partial(_entries, directory, accept)
+            )
+        for kind, path in other_entries:
             left_out.add(kind, path)
-        prefix = f"{folder}/" if folder else ""
         for name, size, mtime_ns in files:
             yield ListedFile(prefix + name, size, mtime_ns)
         waiting.extend(prefix + name for name in reversed(folders))
-    left_out.say(base)
+    left_out.log_summary(base)
 
 
 def is_directory(mounts: SourceMounts, path: str) -> bool:
     """Whether there is one. A mount that is gone or does not answer is DataUnavailable; os.path.isdir would wait for
     the one and call the other no directory."""
-    with storage_of(path):
+    with translated_errors(path):
         try:
-            return stat.S_ISDIR(bounded_read(mounts, path, lambda: os.stat(path)).st_mode)
+            return stat.S_ISDIR(read_bounded(mounts, path, lambda: os.stat(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
 
-def bounded(mounts: SourceMounts, folder: str, what: Callable[[], T]) -> T:
+def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
     """What a call about a directory gives, or ReadUnanswered."""
     calls = mounts.calls_of(os.path.join(folder, ""))
-    return what() if calls is None else calls.call(what)
+    if calls is None:
+        return function()
+    return calls.call(function)
 
 
-def bounded_read(mounts: SourceMounts, folder: str, what: Callable[[], T]) -> T:
+def read_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
     """The same for a source, with the rights of whoever owns it where this process is root."""
-    return bounded(mounts, folder, source_owner.with_rights(what))
+    return call_bounded(mounts, folder, source_owner.with_rights(function))
 
 
 @contextmanager
-def storage_of(path: str) -> Iterator[None]:
+def translated_errors(path: str) -> Iterator[None]:
     """Storage that is gone or does not answer is DataUnavailable, with the path."""
     try:
         yield
@@ -113,19 +120,19 @@ def storage_of(path: str) -> Iterator[None]:
 
 
 def _entries(
-    place: str, wanted: Callable[[str], bool]
+    directory: str, accept: Callable[[str], bool]
 ) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
     """(directories, files, what is neither: kind and path) of one directory."""
-    folders, files, others = [], [], []
-    with os.scandir(place) as entries:
+    folders, files, other_entries = [], [], []
+    with os.scandir(directory) as entries:
         for entry in entries:
-            if not wanted(entry.name):
+            if not accept(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)
             elif entry.is_file():
-                found = entry.stat()
-                files.append((entry.name, found.st_size, found.st_mtime_ns))
+                status = entry.stat()
+                files.append((entry.name, status.st_size, status.st_mtime_ns))
             else:
-                others.append((kind_of(entry), entry.path))
-    return sorted(folders), sorted(files), sorted(others)
+                other_entries.append((kind_of(entry), entry.path))
+    return sorted(folders), sorted(files), sorted(other_entries)

@@ -20,7 +20,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises DataError for what is no regular file, OSError.
     """
-    with open(path, "rb", opener=source_owner.at_once) as stream:
+    with open(path, "rb", opener=source_owner.open_nonblocking) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise DataError(f"{path} is {files.kind_of(os.fspath(path)) or 'no file'}, expected a file")
         yield stream
@@ -31,10 +31,10 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._handle = source_owner.at_once(path)
-        found = os.fstat(self._handle)
-        self.size = found.st_size
-        self.mtime_ns = found.st_mtime_ns
+        self._handle = source_owner.open_nonblocking(path)
+        status = os.fstat(self._handle)
+        self.size = status.st_size
+        self.mtime_ns = status.st_mtime_ns
         self._hinted = False
 
     def read(self, offset: int, length: int) -> bytes:
@@ -71,10 +71,10 @@ class LocalFile:
             done += count
         return done
 
-    def now(self) -> tuple[int, int]:
+    def fingerprint(self) -> tuple[int, int]:
         """(bytes, time of the last change in nanoseconds) of the open file as it is now."""
-        found = os.fstat(self._handle)
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._handle)
+        return status.st_size, status.st_mtime_ns
 
     def will_need(self, offset: int, length: int) -> None:
         """Have the kernel fetch a range while something else is done. From then on it does not guess by itself what

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.data.reading.bounded import ANSWER, BoundedCalls
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS, BoundedCalls
 from hyperpod_kit.system import mountinfo
 
 _DIRECTORIES = 4096
@@ -13,9 +13,9 @@ _DIRECTORIES = 4096
 class SourceMounts:
     """The mounts below the files of this process. `answer`: seconds for each call to one that may hang."""
 
-    def __init__(self, answer: float = ANSWER) -> None:
-        self._answer = answer
-        self._links = BoundedCalls(answer)
+    def __init__(self, reply_timeout: float = REPLY_SECONDS) -> None:
+        self._reply_timeout = reply_timeout
+        self._links = BoundedCalls(reply_timeout)
         self._mounts: dict[str, BoundedCalls] = {}
         self._directories: dict[str, BoundedCalls | None] = {}
 
@@ -25,23 +25,26 @@ class SourceMounts:
         if directory not in self._directories:
             if len(self._directories) >= _DIRECTORIES:
                 self._directories.clear()
-            self._directories[directory] = self._of(directory)
-        found = self._directories[directory]
-        return self._of(path) if found is None and os.path.islink(path) else found
+            self._directories[directory] = self._calls_of_mount(directory)
+        calls = self._directories[directory]
+        if calls is None and os.path.islink(path):
+            return self._calls_of_mount(path)
+        return calls
 
     @property
     def may_hang(self) -> bool:
         """Whether there was a file on such a mount."""
         return bool(self._mounts)
 
-    def look_again(self, path: str) -> None:
+    def forget(self, path: str) -> None:
         """A file failed: what lies at its place may be another mount by now, or none."""
         self._directories.pop(os.path.dirname(path), None)
 
-    def _of(self, place: str) -> BoundedCalls | None:
+    def _calls_of_mount(self, path: str) -> BoundedCalls | None:
         # A link may lead to a mount, and to look whether it is one is a call as well.
-        real = self._links.call(lambda: os.path.realpath(place))
-        mount = mountinfo.holding(mountinfo.read(), real)
+        real = self._links.call(lambda: os.path.realpath(path))
+        mount = mountinfo.mount_holding(mountinfo.read(), real)
         if mount is not None and mount.fs_type in mountinfo.DISKS:
             return None
-        return self._mounts.setdefault(mount.path if mount else "", BoundedCalls(self._answer))
+        mount_point = "" if mount is None else mount.path
+        return self._mounts.setdefault(mount_point, BoundedCalls(self._reply_timeout))

@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client
 from hyperpod_kit.errors import DataError, MissingExtra
 
 
-def split(url: str) -> tuple[str, str]:
+def split_url(url: str) -> tuple[str, str]:
     """(bucket, key) of `s3://bucket/key`. Raises DataError."""
     bucket, _, key = url[len("s3://") :].partition("/")
     if not bucket:
@@ -28,16 +28,18 @@ def client() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _client(pid: int) -> Any:
-    found = boto3_client()
-    if found is None:
+    new_client = boto3_client()
+    if new_client is None:
         raise MissingExtra("s3:// needs boto3, which is not installed", hint="pip install boto3")
-    return found
+    return new_client
 
 
-def listed(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
+def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
     """(key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
-    bucket, key = split(prefix)
-    start = key.rstrip("/") + "/" if key else ""
+    bucket, key = split_url(prefix)
+    start = ""
+    if key:
+        start = key.rstrip("/") + "/"
     try:
         for page in client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
             for item in page.get("Contents", ()):
@@ -46,20 +48,20 @@ def listed(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, 
                     continue
                 yield name[len(start) :], int(item["Size"]), _nanoseconds(item["LastModified"])
         if key and not pattern and not key.endswith("/"):
-            yield from _alone(bucket, key)
+            yield from _list_single(bucket, key)
     except Exception as err:
-        raise _failed(err, prefix) from None
+        raise _as_os_error(err, prefix) from None
 
 
-def _alone(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
+def _list_single(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
     """The object of exactly that name, as a source of one file, whose path below it is empty."""
     try:
-        found = client().head_object(Bucket=bucket, Key=key)
+        head = client().head_object(Bucket=bucket, Key=key)
     except Exception as err:
-        if _code(err) in ("404", "NoSuchKey", "NotFound"):
+        if _error_code(err) in ("404", "NoSuchKey", "NotFound"):
             return
         raise
-    yield "", int(found["ContentLength"]), _nanoseconds(found["LastModified"])
+    yield "", int(head["ContentLength"]), _nanoseconds(head["LastModified"])
 
 
 def _nanoseconds(when: Any) -> int:
@@ -71,15 +73,15 @@ class S3Object:
 
     def __init__(self, url: str) -> None:
         self.path = url
-        bucket, key = split(url)
-        self._where = {"Bucket": bucket, "Key": key}
+        bucket, key = split_url(url)
+        self._location = {"Bucket": bucket, "Key": key}
         try:
-            found = client().head_object(**self._where)
+            head = client().head_object(**self._location)
         except Exception as err:
-            raise _failed(err, url) from None
-        self.size = int(found["ContentLength"])
-        self.mtime_ns = _nanoseconds(found["LastModified"])
-        self.etag = found["ETag"]
+            raise _as_os_error(err, url) from None
+        self.size = int(head["ContentLength"])
+        self.mtime_ns = _nanoseconds(head["LastModified"])
+        self.etag = head["ETag"]
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
@@ -87,11 +89,11 @@ class S3Object:
         if end <= offset:
             return b""
         try:
-            asked = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._where)
-            with asked["Body"] as body:
+            response = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._location)
+            with response["Body"] as body:
                 data = bytes(body.read())
         except Exception as err:
-            raise _failed(err, self.path) from None
+            raise _as_os_error(err, self.path) from None
         if len(data) != end - offset:
             raise OSError(errno.EIO, f"{len(data)} of {end - offset} bytes came", self.path)
         return data
@@ -100,16 +102,18 @@ class S3Object:
         """See SourceFile."""
 
 
-def _code(err: Exception) -> str:
+def _error_code(err: Exception) -> str:
     response = getattr(err, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    if not isinstance(response, dict):
+        return ""
+    return str(response.get("Error", {}).get("Code", ""))
 
 
-def _failed(err: Exception, url: str) -> Exception:
+def _as_os_error(err: Exception, url: str) -> Exception:
     """The error as the system's, so that objects fail like files do."""
     if isinstance(err, (DataError, OSError)):
         return err
-    code = _code(err)
+    code = _error_code(err)
     if code in ("404", "NoSuchKey", "NoSuchBucket", "NotFound"):
         return FileNotFoundError(errno.ENOENT, code, url)
     if code in ("403", "AccessDenied"):

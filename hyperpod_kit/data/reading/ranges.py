@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.reading.coalesced_reads import CoalescedReads
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
-from hyperpod_kit.data.reading.windows import ReadWindows
 
 _AHEAD = 1 << 17
 """Bytes around a range of which the kernel is given a hint at once: less than a block of the default order has."""
@@ -17,57 +17,59 @@ for the next portion."""
 
 
 class RangeReader:
-    """Ranges of the files that an index knows. `memory`: see ReadWindows."""
+    """Ranges of the files that an index knows. `memory`: see CoalescedReads."""
 
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
-        self.windows = ReadWindows(files, memory)
+        self.windows = CoalescedReads(files, memory)
         self._hinted: dict[tuple[str, int], None] = {}
-        self._begun = False
+        self._has_read = False
 
-    def several(
+    def read_several(
         self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Sequence[bytes]:
         """The bytes of each range, in the order asked for; `file` gives the one of a number.
 
         Raises what SourceFiles.read raises."""
-        found = self.windows.find(file, samples, numbers, starts, lengths)
-        return found if all(found) else list(self.completed(found, file, numbers, starts, lengths))
+        ranges = self.windows.find(file, samples, numbers, starts, lengths)
+        if all(ranges):
+            return ranges
+        return list(self.read_missing(ranges, file, numbers, starts, lengths))
 
-    def completed(
+    def read_missing(
         self,
-        found: Sequence[bytes],
+        ranges: Sequence[bytes],
         file: Callable[[int], FileFacts],
         numbers: Numbers,
         starts: Numbers,
         lengths: Numbers,
     ) -> Iterator[bytes]:
-        """`found` with what no piece had read by itself, a portion at a time."""
-        missing = [n for n, data in enumerate(found) if not data]
+        """`ranges` with what no piece had read by itself, a portion at a time."""
+        missing = [n for n, data in enumerate(ranges) if not data]
         ids, begins, sizes = numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
-        known = {number: file(number) for number in set(ids)}
-        files = [known[number] for number in ids]
-        if not self._begun:
+        facts_of_files = {number: file(number) for number in set(ids)}
+        files = [facts_of_files[number] for number in ids]
+        if not self._has_read:
             # Where training goes on, nothing is fetched but what the first batch is made of, side by side.
-            for place in zip(files, begins, sizes):
-                self._files.will_need(*place)
-            self._begun = True
+            for range_of_file in zip(files, begins, sizes):
+                self._files.will_need(*range_of_file)
+            self._has_read = True
         else:
             longest = max(sizes)
             for number, around in {(number, begin // _AHEAD) for number, begin in zip(ids, begins)}:
-                self._hint(known[number], around, longest)
-            if len(missing) > 1 and self._files.by_others:
+                self._hint(facts_of_files[number], around, longest)
+            if len(missing) > 1 and self._files.has_slow_sources:
                 self._files.prepare(zip(files, begins, sizes))
         given = 0
         for first, end in _portions(sizes):
             read = self._files.read_several(files[first:end], begins[first:end], sizes[first:end])
             for n, data in zip(missing[first:end], read):
-                yield from found[given:n]
+                yield from ranges[given:n]
                 yield data
                 given = n + 1
-        yield from found[given:]
+        yield from ranges[given:]
 
-    def one(self, file: FileFacts, start: int, length: int) -> bytes:
+    def read_range(self, file: FileFacts, start: int, length: int) -> bytes:
         """The bytes of a range."""
         self._hint(file, start // _AHEAD, length)
         return self._files.read(file, start, length)

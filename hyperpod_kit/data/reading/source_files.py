@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests
-from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
+from hyperpod_kit.data.reading.bounded import PIECE, REPLY_SECONDS, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.mounts import SourceMounts
@@ -44,10 +44,10 @@ class FileFacts(Protocol):
 class ReadTogether(Protocol):
     """What is read together: see BlockCuts."""
 
-    def keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def range(self, sample: int, file: int) -> tuple[int, int] | None: ...
-    def of_object(self, file: FileFacts) -> Sequence[int]: ...
+    def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None: ...
+    def object_bounds(self, file: FileFacts) -> Sequence[int]: ...
 
 
 class SourceFile(Protocol):
@@ -64,9 +64,9 @@ class SourceFile(Protocol):
         """Let it go."""
 
 
-def said_of_change(path: str, indexed: tuple[int, int], found: tuple[int, int]) -> str:
+def describe_change(path: str, indexed: tuple[int, int], current: tuple[int, int]) -> str:
     """Both fingerprints of a file: (bytes, time of the last change in nanoseconds)."""
-    then, now = (f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, found))
+    then, now = (f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, current))
     return f"{path} has changed since it was indexed: expected {then}, found {now}"
 
 
@@ -80,28 +80,34 @@ def open_source(path: str, mounts: SourceMounts) -> SourceFile:
     return S3Object(path)
 
 
-def whole(file: SourceFile) -> SourceFile:
+def uncached(file: SourceFile) -> SourceFile:
     """The same to be read from its beginning to its end, of which nothing is kept."""
-    return file.source if isinstance(file, ChunkedObject) else file
+    if isinstance(file, ChunkedObject):
+        return file.source
+    return file
 
 
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
     """Open a file. Raises OSError, ReadUnanswered."""
     calls = mounts.calls_of(path)
-    return LocalFile(path) if calls is None else BoundedFile(path, calls)
+    if calls is None:
+        return LocalFile(path)
+    return BoundedFile(path, calls)
 
 
 class SourceFiles:
     """Ranges of files, by what an index says of them. For one process; a child opens its own.
 
-    `answer`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
+    `reply_timeout`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
     """
 
-    def __init__(self, memory: int = MEMORY, disk: DiskCache | None = None, *, answer: float = ANSWER) -> None:
+    def __init__(
+        self, memory: int = MEMORY, disk: DiskCache | None = None, *, reply_timeout: float = REPLY_SECONDS
+    ) -> None:
         self._chunking = (memory, disk)
         self._chunks: ChunkStore | None = None
-        self._answer = answer
-        self._mounts = SourceMounts(answer)
+        self._reply_timeout = reply_timeout
+        self._mounts = SourceMounts(reply_timeout)
         self._open: OrderedDict[str, SourceFile] = OrderedDict()
         self._ready: dict[tuple[str, int, int], bytes] = {}
         self._same: dict[str, tuple[int, int]] = {}
@@ -115,7 +121,9 @@ class SourceFiles:
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """Bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
-        data = self._ready.pop((facts.path, offset, length), None) if self._ready else None
+        data = None
+        if self._ready:
+            data = self._ready.pop((facts.path, offset, length), None)
         if data is None:
             data = self._file(facts).read(offset, length)
         if len(data) < length and len(data) < facts.size - offset:
@@ -130,19 +138,19 @@ class SourceFiles:
         A range is read by one call to the kernel. What else `read` does for each is looked at once for all of them:
         it takes longer than to read some thousand bytes."""
         handles: dict[str, int] = {}
-        for facts in {one.path: one for one in files}.values():
+        for facts in {facts_of_file.path: facts_of_file for facts_of_file in files}.values():
             file = self._file(facts)
             if not isinstance(file, LocalFile) or len(handles) == self._most_open:
-                return [self.read(*place) for place in zip(files, offsets, lengths)]
+                return [self.read(*range_of_file) for range_of_file in zip(files, offsets, lengths)]
             handles[facts.path] = file.handle
-        found = list(map(os.pread, [handles[one.path] for one in files], lengths, offsets))
-        if list(map(len, found)) != list(lengths):
-            return [self.read(*place) for place in zip(files, offsets, lengths)]
+        data = list(map(os.pread, [handles[facts_of_file.path] for facts_of_file in files], lengths, offsets))
+        if list(map(len, data)) != list(lengths):
+            return [self.read(*range_of_file) for range_of_file in zip(files, offsets, lengths)]
         self.bytes_read += sum(lengths)
-        return found
+        return data
 
     @property
-    def by_others(self) -> bool:
+    def has_slow_sources(self) -> bool:
         """Whether anything that was read is no file of a disk."""
         return self._chunks is not None or self._mounts.may_hang
 
@@ -150,25 +158,27 @@ class SourceFiles:
         """(file, offset, length) of what is read next: objects are fetched side by side, and of an open file on a mount
         that may hang all of it is read in one call, as a change of thread for each costs more than reading does."""
         self._ready.clear()
-        wanted: dict[str, list[tuple[int, int]]] = {}
-        opened = self._own()
+        ranges_of_files: dict[str, list[tuple[int, int]]] = {}
+        opened = self._open_files()
         for facts, offset, length in ranges:
             file = opened.get(facts.path)
             if isinstance(file, BoundedFile):
-                wanted.setdefault(facts.path, []).append((offset, length))
+                ranges_of_files.setdefault(facts.path, []).append((offset, length))
             elif facts.path.startswith("s3://"):
                 self.will_need(facts, offset, length)
-        for path, places in wanted.items():
+        for path, places in ranges_of_files.items():
             file = opened[path]
             if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE:
                 try:
-                    found = file.read_all(places)
+                    data_of_ranges = file.read_all(places)
                 except OSError as err:  # whoever reads it finds out what is wrong
                     self.forget(path)
                     if isinstance(err, ReadUnanswered):
                         return
                     continue
-                self._ready.update(((path, *place), data) for place, data in zip(places, found, strict=True))
+                self._ready.update(
+                    ((path, *range_of_file), data) for range_of_file, data in zip(places, data_of_ranges, strict=True)
+                )
 
     def will_need(self, facts: FileFacts, offset: int, length: int) -> None:
         """A range that is read soon, as a hint."""
@@ -179,18 +189,18 @@ class SourceFiles:
 
     def forget(self, path: str) -> None:
         """Close a file, to open it again by its path."""
-        self._mounts.look_again(path)
-        self.done_with(path)
+        self._mounts.forget(path)
+        self.release(path)
 
-    def done_with(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """Close a file that is not read again soon."""
-        file = self._own().pop(path, None)
+        file = self._open_files().pop(path, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         """Close all of them."""
-        for path in list(self._own()):
+        for path in list(self._open_files()):
             self.forget(path)
         if self._chunks is not None:
             self._chunks.close()
@@ -205,34 +215,36 @@ class SourceFiles:
             if self._pid == os.getpid():
                 self.close()
 
-    def _opened(self, path: str, facts: FileFacts) -> SourceFile:
+    def _open_source(self, path: str, facts: FileFacts) -> SourceFile:
         """A file, or an object whose chunks are kept. `facts`: of what was indexed, which may lie at another path."""
         if not path.startswith("s3://"):
             return open_file(path, self._mounts)
         if self._chunks is None:
             self._chunks = ChunkStore(*self._chunking)
-        return ChunkedObject(path, self._chunks, self.cuts.of_object(facts) if self.cuts is not None else ())
+        if self.cuts is None:
+            return ChunkedObject(path, self._chunks)
+        return ChunkedObject(path, self._chunks, self.cuts.object_bounds(facts))
 
-    def _own(self) -> OrderedDict[str, SourceFile]:
+    def _open_files(self) -> OrderedDict[str, SourceFile]:
         """What this process has open. After a fork descriptors are shared with the parent, which may close them, and
         threads are the parent's alone."""
         if self._pid != os.getpid():
             self._open, self._chunks, self._pid = OrderedDict(), None, os.getpid()
-            self._mounts, self._ready = SourceMounts(self._answer), {}
+            self._mounts, self._ready = SourceMounts(self._reply_timeout), {}
         return self._open
 
     def _file(self, facts: FileFacts) -> SourceFile:
-        found = self._own().get(facts.path)
-        if found is not None:
+        open_file_of_path = self._open_files().get(facts.path)
+        if open_file_of_path is not None:
             self._open.move_to_end(facts.path)
-            return found
-        file = self._opened(facts.path, facts)
+            return open_file_of_path
+        file = self._open_source(facts.path, facts)
         may_be_again = facts.path.startswith("s3://") and bool(facts.digest)  # an upload gives another time
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns) and not (
             may_be_again and self._has_bytes(file, facts)
         ):
             file.close()
-            raise ChangedFile(said_of_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
+            raise ChangedFile(describe_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
         self._keep(file)
         return file
 
@@ -240,15 +252,15 @@ class SourceFiles:
         """Whether a file has the bytes that were indexed, by its size where no digest is known. It is read once."""
         if file.size != facts.size:
             return False
-        print_of_it = file.size, file.mtime_ns
-        if not facts.digest or self._same.get(file.path) == print_of_it:
+        fingerprint = file.size, file.mtime_ns
+        if not facts.digest or self._same.get(file.path) == fingerprint:
             return True
         log.warning("%s is not the file that was indexed, or of another time: its bytes are compared", file.path)
-        same = digests.is_of(whole(file).read, file.size, facts.digest)
+        same = digests.matches(uncached(file).read, file.size, facts.digest)
         if same is None:
             log.warning("%s: without the package xxhash its size alone was compared", file.path)
         if same is not False:
-            self._same[file.path] = print_of_it
+            self._same[file.path] = fingerprint
         return same is not False
 
     @property

@@ -40,7 +40,7 @@ class Destination:
     def __init__(self, folder: str, plan: CopyPlan) -> None:
         self._plan = plan
         self._top = OwnedDirectory.at(folder)
-        self._own = self._top.own(OWN)
+        self._own = self._top.ensure_directory(OWN)
         self._lock_file = self._own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         if not file_lock.try_lock(self._lock_file):
             raise JobError(
@@ -124,7 +124,7 @@ class Destination:
             while at < len(data):
                 count = os.preadv(handle, [memoryview(data)[at:]], piece.begin + at)
                 if not count:
-                    raise OSError(f"{tree.of(name)} ends at {piece.begin + at}")
+                    raise OSError(f"{tree.path_of(name)} ends at {piece.begin + at}")
                 at += count
         finally:
             os.close(handle)

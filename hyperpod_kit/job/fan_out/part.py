@@ -134,7 +134,7 @@ class FanOutNode:
         about = self._plan.files[piece.file]
         path = os.path.join(self._plan.source, about.path) if about.path else self._plan.source
         data = memoryview(bytearray(piece.end - piece.begin))
-        fd = source_owner.at_once(path)
+        fd = source_owner.open_nonblocking(path)
         try:
             at = 0
             while at < len(data):

@@ -59,7 +59,7 @@ class ProvenFiles:
     def add(self, name: str, proofs: Iterable[FileProof]) -> None:
         """Remember. Raises OSError."""
         rows = {**self._read(name), **{one.file: [*one.state, one.proof] for one in proofs}}
-        path = by_descriptor.named(self._path(name))
+        path = by_descriptor.resolve_parent(self._path(name))
         by_descriptor.make_directories(os.path.dirname(path), 0o750)
         atomic_file.replace(path, json.dumps({"checkpoint": name, "files": rows}).encode(), 0o640)
 

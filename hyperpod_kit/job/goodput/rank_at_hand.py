@@ -47,7 +47,7 @@ def _row_of(attempt: str, state: str, last: TimeRow, now: float) -> Optional[Tim
     for env in _environments(attempt):
         if env.get("SLURM_PROCID") != "0" or launch(env) != last.launch or not _is_same(env.get(HPK_STATE), state):
             continue
-        with contextlib.suppress(OSError, ValueError), progress.opened(env.get(HPK_PROGRESS, "")) as reported:
+        with contextlib.suppress(OSError, ValueError), progress.open_progress(env.get(HPK_PROGRESS, "")) as reported:
             if reported.clock() is None:
                 return None
             row = RankTime(last.launch, last.node, last.began).row(reported)

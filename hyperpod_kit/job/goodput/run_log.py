@@ -45,7 +45,7 @@ def note(
         job.restart,
         round(now(), 3),
         queued,
-        control.moment(record.get("StartTime", "")),
+        control.parse_time(record.get("StartTime", "")),
         gpus_of(record, env, len(job.nodes)),
         job.nodes,
         _owner(record, env),

@@ -21,9 +21,9 @@ def of(runner: Runner, job: str) -> Optional[JobStanding]:
     except HyperpodKitError:
         return None
     state, restart = record.get("JobState", ""), int(record.get("Restarts") or 0)
-    started = control.moment(record.get("StartTime", ""))
+    started = control.parse_time(record.get("StartTime", ""))
     if state in job_states.WAITS:
-        return JobStanding(JobState.WAITS, control.moment(record.get("SubmitTime", "")), restart)
+        return JobStanding(JobState.WAITS, control.parse_time(record.get("SubmitTime", "")), restart)
     if state in job_states.RUNS:
         return JobStanding(JobState.RUNS, 0.0, restart, started)
-    return JobStanding(JobState.OVER, control.moment(record.get("EndTime", "")), restart, started)
+    return JobStanding(JobState.OVER, control.parse_time(record.get("EndTime", "")), restart, started)

@@ -36,7 +36,7 @@ _STAGES = {Phase.SAVE: Phase.STEP, Phase.EVALUATION: Phase.STEP}
 
 def append(path: str, line: bytes) -> None:
     """Add a row and put it on disk; a line before it that is torn is closed. Raises OSError."""
-    path = by_descriptor.named(path)
+    path = by_descriptor.resolve_parent(path)
     by_descriptor.make_parents(path)
     descriptor = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
     try:

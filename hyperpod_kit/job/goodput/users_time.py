@@ -20,9 +20,9 @@ from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.time_table import TimeTable
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 
-PATIENCE = OwnerPatience(longest=600.0)
+PATIENCE = OwnerLimits(longest=600.0)
 """For one root."""
 MEMORY = 4 << 30
 """Bytes that the records of one root may take while they are added up."""
@@ -42,7 +42,7 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
     counted: Set[str] = set()
     for uid, root in _named(named) if named else _noted(problems):
         try:
-            identity, rows = owner.in_child(partial(_work, root, look), uid, root, PATIENCE)
+            identity, rows = owner.run_as_user(partial(_work, root, look), uid, root, PATIENCE)
         except (HyperpodKitError, OSError) as err:
             if named and isinstance(err, Absent):
                 raise
@@ -60,7 +60,7 @@ def tables(named: Sequence[str], look: Look, problems: List[str]) -> Dict[str, G
 
 def _named(roots: Sequence[str]) -> Iterator[Tuple[int, str]]:
     for root in roots:
-        yield (owner.of(root) if is_path(root) else 0) or 0, root
+        yield (owner.uid_for(root) if is_path(root) else 0) or 0, root
 
 
 def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
@@ -69,7 +69,7 @@ def _noted(problems: List[str]) -> Iterator[Tuple[int, str]]:
     files += [(user.pw_uid, job_index.notes({"HOME": user.pw_dir})) for user in pwd.getpwall()]
     for uid, file in dict.fromkeys(files):
         try:
-            roots = owner.in_child(partial(_roots_in, file), uid, file, PATIENCE)
+            roots = owner.run_as_user(partial(_roots_in, file), uid, file, PATIENCE)
         except (NotADirectoryError, PermissionError):
             continue  # the home of a user of the system's, which has none
         except (HyperpodKitError, OSError) as err:

@@ -112,7 +112,7 @@ class Mount(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        missing = [word for word in ("kind", "traits") if word not in cls.__dict__]
+        missing = [attribute for attribute in ("kind", "traits") if attribute not in cls.__dict__]
         if missing:
             raise TypeError(f"{cls.__name__} lacks {' and '.join(missing)}")
 
@@ -121,11 +121,11 @@ class Mount(ABC):
         """The host name that must resolve before it can be mounted on a node in `region`; "" when there is none, or
         when it is not known without the region."""
 
-    def platform_could(self) -> bool:
+    def platform_can_mount(self) -> bool:
         """Whether InstanceStorageConfigs can express this very mount."""
         return bool(self.traits.storage_config)
 
-    def one_users(self) -> bool:
+    def has_single_owner(self) -> bool:
         """Whether every file of it belongs to one user, whoever writes it."""
         return False
 
@@ -138,7 +138,7 @@ class Mount(ABC):
         return False
 
     @property
-    def cache_place(self) -> Optional[str]:
+    def cache_path(self) -> Optional[str]:
         """Directory on this node that the mount's client keeps a cache in."""
         return None
 
@@ -148,13 +148,15 @@ class Mount(ABC):
 
     def flags(self) -> Tuple[str, ...]:
         """The flags that the kernel must show of it."""
-        return () if self.suid_and_devices else PROTECTED
+        if self.suid_and_devices:
+            return ()
+        return PROTECTED
 
-    def carried_by(self, role: str, group: str) -> bool:
+    def is_carried_by(self, role: str, group: str) -> bool:
         """Whether a node of that role, in that instance group, has it."""
         return role in self.roles and (not self.groups or group in self.groups)
 
 
-def where_users_are(mount: Mount) -> bool:
+def is_for_users(mount: Mount) -> bool:
     """Whether nodes carry it on which people work or jobs run: on a controller neither should."""
     return Role.LOGIN in mount.roles or Role.COMPUTE in mount.roles

@@ -51,7 +51,9 @@ class EfsMount(Mount):
 
     def host(self, region: str, dns_suffix: str) -> str:
         where = self.region or region
-        return f"{self.file_system_id}.efs.{where}.{dns_suffix}" if where else ""
+        if where:
+            return f"{self.file_system_id}.efs.{where}.{dns_suffix}"
+        return ""
 
-    def one_users(self) -> bool:
+    def has_single_owner(self) -> bool:
         return bool(self.access_point_id or self.owner)

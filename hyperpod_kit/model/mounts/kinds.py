@@ -31,21 +31,21 @@ KINDS: Dict[str, Type[Any]] = {
 T = TypeVar("T")
 
 
-def for_every_kind(package: str, answer: Type[T]) -> Dict[str, T]:
+def for_every_kind(package: str, expected_type: Type[T]) -> Dict[str, T]:
     """Kind -> `KIND` of the module in `package` that has the name of the kind's own file here.
 
-    Raises ImportError for a kind without such a module and TypeError for one that is not an `answer`: both where a
-    layer is imported, so that no kind can be forgotten in one.
+    Raises ImportError for a kind without such a module and TypeError for one that is not an `expected_type`: both where
+    a layer is imported, so that no kind can be forgotten in one.
     """
-    found = {}
+    kind_objects = {}
     for kind, mount in KINDS.items():
         name = f"{package}.{mount.__module__.rpartition('.')[2]}"
         __import__(name)
-        own = getattr(sys.modules[name], "KIND", None)
-        if not isinstance(own, answer):
-            raise TypeError(f"{name}.KIND is a {type(own).__name__}, expected {answer.__name__}")
-        found[kind] = own
-    return found
+        kind_object = getattr(sys.modules[name], "KIND", None)
+        if not isinstance(kind_object, expected_type):
+            raise TypeError(f"{name}.KIND is a {type(kind_object).__name__}, expected {expected_type.__name__}")
+        kind_objects[kind] = kind_object
+    return kind_objects
 
 
 def mount_to_dict(mount: Mount) -> Dict[str, Any]:
@@ -61,8 +61,8 @@ def mount_from_dict(raw: Mapping[str, Any]) -> Mount:
     for key in ("roles", "groups"):
         if key in data:
             data[key] = tuple(data[key])
-    unknown = sorted(set(data) - {known.name for known in fields(cls)})
-    if unknown:
-        raise TypeError(f"unknown field(s) {', '.join(unknown)} of a {cls.kind} mount")
+    unexpected_keys = sorted(set(data) - {kind_field.name for kind_field in fields(cls)})
+    if unexpected_keys:
+        raise TypeError(f"unknown field(s) {', '.join(unexpected_keys)} of a {cls.kind} mount")
     mount: Mount = cls(**data)
     return mount

@@ -99,7 +99,7 @@ class S3Mount(Mount):
             ("region", self.region),
             ("endpoint-url", self.endpoint_url),
             ("expected-bucket-owner", self.expected_bucket_owner),
-            ("cache", self.cache_place),
+            ("cache", self.cache_path),
             ("max-cache-size", self.cache_mib),
             ("metadata-ttl", self.metadata_ttl),
             ("read-part-size", _bytes(self.read_part_size_mib)),
@@ -110,14 +110,16 @@ class S3Mount(Mount):
             ("sse", self.sse),
             ("sse-kms-key-id", self.sse_kms_key_id),
         ]
-        return [(name, None) for name, wanted in flags if wanted] + [
+        return [(name, None) for name, enabled in flags if enabled] + [
             (name, str(value)) for name, value in valued if value is not None
         ]
 
     @property
-    def cache_place(self) -> Optional[str]:
+    def cache_path(self) -> Optional[str]:
         """The cache's own directory: Mountpoint empties it when it starts, so no two mounts may share one."""
-        return None if self.cache_dir is None else f"{self.cache_dir.rstrip('/')}/{self.name}"
+        if self.cache_dir is None:
+            return None
+        return f"{self.cache_dir.rstrip('/')}/{self.name}"
 
     def host(self, region: str, dns_suffix: str) -> str:
         if self.endpoint_url:
@@ -125,7 +127,9 @@ class S3Mount(Mount):
 
             return urlsplit(self.endpoint_url).hostname or ""
         where = self.region or region
-        return f"s3.{where}.{dns_suffix}" if where else ""
+        if where:
+            return f"s3.{where}.{dns_suffix}"
+        return ""
 
     def probe_may_write(self) -> bool:
         return self.allow_delete and not self.read_only
@@ -135,4 +139,6 @@ class S3Mount(Mount):
 
 
 def _bytes(mib: Optional[int]) -> Optional[int]:
-    return None if mib is None else mib << 20
+    if mib is None:
+        return None
+    return mib << 20

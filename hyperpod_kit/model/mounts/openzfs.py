@@ -51,5 +51,5 @@ class OpenZfsMount(Mount):
     def host(self, region: str, dns_suffix: str) -> str:
         return self.dns_name
 
-    def platform_could(self) -> bool:
+    def platform_can_mount(self) -> bool:
         return self.export == ROOT_VOLUME  # InstanceStorageConfigs names no export

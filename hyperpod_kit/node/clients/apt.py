@@ -61,10 +61,10 @@ class Control:
 
 @dataclass(frozen=True)
 class Installed:
-    """A package in dpkg's database. `whole`: unpacked and configured, nothing left to do."""
+    """A package in dpkg's database. `complete`: unpacked and configured, nothing left to do."""
 
     version: str
-    whole: bool
+    complete: bool
 
 
 def architecture(node: Node) -> str:
@@ -75,7 +75,7 @@ def architecture(node: Node) -> str:
         return ""
 
 
-def control(node: Node, path: str) -> Control:
+def read_control(node: Node, path: str) -> Control:
     """Name, version and architecture of a package file. Raises NodeError when it is none."""
     try:
         done = node.runner.run(
@@ -87,7 +87,7 @@ def control(node: Node, path: str) -> Control:
     return Control(name, version, arch)
 
 
-def installed(node: Node, name: str) -> Optional[Installed]:
+def query_package(node: Node, name: str) -> Optional[Installed]:
     """What dpkg knows about a package; None when it is not there at all."""
     done = node.runner.run(
         ["dpkg-query", "--showformat=${Version}\t${db:Status-Status}\t${db:Status-Eflag}\n", "--show", name],
@@ -95,32 +95,36 @@ def installed(node: Node, name: str) -> Optional[Installed]:
         check=False,
     )
     version, _, status = done.stdout.strip().partition("\t")
-    return Installed(version, status == "installed\tok") if version else None
+    if version:
+        return Installed(version, status == "installed\tok")
+    return None
 
 
-def newer(node: Node, version: str, than: str) -> bool:
+def is_newer(node: Node, version: str, than: str) -> bool:
     """Whether `version` is the later one in dpkg's order."""
     return node.runner.run(["dpkg", "--compare-versions", version, "gt", than], timeout=20, check=False).returncode == 0
 
 
 def install(
-    node: Node, paths: Sequence[str], names: Sequence[str], *, held_too: bool = False, seconds: float = LOCK_SECONDS
+    node: Node, paths: Sequence[str], names: Sequence[str], *, include_held: bool = False, seconds: float = LOCK_SECONDS
 ) -> None:
     """Install the package files `paths`, which hold the packages `names`, and nothing besides.
 
-    held_too: also those that are held, for what we hold ourselves; an admin's hold stays.
+    include_held: also those that are held, for what we hold ourselves; an admin's hold stays.
     Raises NodeError when something else would be installed or removed (a kernel, a library of whatever version the
     package sources have today), when the lock is not free within `seconds`, or when dpkg fails.
     """
-    options = [*OPTIONS, "--allow-change-held-packages"] if held_too else OPTIONS
-    _refuse_others(_simulated(node, options, paths, names), names)
+    options = list(OPTIONS)
+    if include_held:
+        options.append("--allow-change-held-packages")
+    _refuse_other_packages(_simulate_install(node, options, paths, names), names)
 
     def run() -> None:
         node.runner.run(
             ["apt-get", *options, "--no-remove", "install", *paths], timeout=INSTALL_SECONDS, env=ENVIRONMENT
         )
 
-    when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
+    run_when_unlocked(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
 def install_from_sources(node: Node, *names: str, seconds: float = LOCK_SECONDS) -> None:
@@ -135,12 +139,12 @@ def install_from_sources(node: Node, *names: str, seconds: float = LOCK_SECONDS)
             ["apt-get", *OPTIONS, *SOURCES, "--no-remove", "install", *names], timeout=INSTALL_SECONDS, env=ENVIRONMENT
         )
 
-    when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
+    run_when_unlocked(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
-def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:
+def hold_packages(node: Node, names: Sequence[str], *, seconds: float) -> None:
     """Keep upgrades away from installed packages. Raises NodeError."""
-    when_free(
+    run_when_unlocked(
         node,
         lambda: node.runner.run(["apt-mark", "hold", *names], timeout=60, env=ENVIRONMENT),
         f"hold {', '.join(names)}",
@@ -148,33 +152,38 @@ def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:
     )
 
 
-def when_free(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
+def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds: float) -> None:
     """Run `action` until no lock is in its way; finishes first what a killed dpkg has left undone.
 
     Raises NodeError with whoever holds the lock, or with the error that is no lock's.
     """
     holder = ""
 
-    def attempt() -> Optional[bool]:
+    def try_action() -> Optional[bool]:
         nonlocal holder
         for step in (action, lambda: _finish_interrupted(node), action):
             try:
                 step()
             except RunError as err:
-                said = err.stdout + err.stderr
-                if any(words in said for words in LOCKED):
-                    holder = holder_in(said) or holder
+                output = err.stdout + err.stderr
+                if any(lock_message in output for lock_message in LOCKED):
+                    holder = lock_holder(output) or holder
                     return None
-                if step is action and INTERRUPTED in said:
+                if step is action and INTERRUPTED in output:
                     continue
-                raise NodeError(f"cannot {what}: {reason_in(err)}", hint="on the node: /var/log/apt/term.log") from err
+                raise NodeError(
+                    f"cannot {what}: {failure_line(err)}", hint="on the node: /var/log/apt/term.log"
+                ) from err
             if step is action:
                 return True
         return None
 
-    if wait_for(attempt, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
+    if wait_for(try_action, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
+        by_whom = ""
+        if holder:
+            by_whom = f" by {holder}"
         raise NodeError(
-            f"cannot {what}: the package lock was taken for {seconds:g} s{' by ' + holder if holder else ''}",
+            f"cannot {what}: the package lock was taken for {seconds:g} s{by_whom}",
             hint="on the node: systemctl status apt-daily*",
         )
 
@@ -185,33 +194,33 @@ def _finish_interrupted(node: Node) -> None:
     )
 
 
-def _simulated(node: Node, options: Sequence[str], paths: Sequence[str], names: Sequence[str]) -> str:
+def _simulate_install(node: Node, options: Sequence[str], paths: Sequence[str], names: Sequence[str]) -> str:
     """What apt would do, in its words; takes no lock and changes nothing."""
     try:
         return node.runner.run(
             ["apt-get", *options, "--simulate", "install", *paths], timeout=120, env=ENVIRONMENT
         ).stdout
     except RunError as err:
-        why = "; ".join(unmet(err.stdout)) or reason_in(err)
+        reason = "; ".join(unmet_dependencies(err.stdout)) or failure_line(err)
         raise NodeError(
-            f"cannot install {', '.join(names)}: {why}",
+            f"cannot install {', '.join(names)}: {reason}",
             hint="list what is missing under hyperpod_kit.clients, with the same `client`",
         ) from err
 
 
-def unmet(said: str) -> List[str]:
+def unmet_dependencies(output: str) -> List[str]:
     """What apt finds missing: ` nfs-common : Depends: rpcbind but it is …`, further lines without the name."""
-    found, name = [], ""
-    for line in said.splitlines():
+    dependencies, name = [], ""
+    for line in output.splitlines():
         match = re.match(r"^ (?:(\S+) : |\s{3,})(?:Pre)?Depends: (.+?)(?: but .*)?$", line)
         if match:
             name = match.group(1) or name
-            found.append(f"{name} needs {match.group(2)}")
-    return found
+            dependencies.append(f"{name} needs {match.group(2)}")
+    return dependencies
 
 
-def _refuse_others(plan: str, names: Sequence[str]) -> None:
-    others = []
+def _refuse_other_packages(plan: str, names: Sequence[str]) -> None:
+    other_packages = []
     for verb, name, version in re.findall(r"^(Inst|Remv) (\S+) (?:\[\S+\] )?\(?(\S*)", plan, re.MULTILINE):
         if verb == "Remv":
             raise NodeError(
@@ -219,21 +228,23 @@ def _refuse_others(plan: str, names: Sequence[str]) -> None:
                 hint="list packages that were built for this release of the system",
             )
         if name.split(":")[0] not in names:
-            others.append(f"{name} {version}")
-    if others:
+            other_packages.append(f"{name} {version}")
+    if other_packages:
         raise NodeError(
-            f"installing {', '.join(names)} would bring along {', '.join(others)}",
+            f"installing {', '.join(names)} would bring along {', '.join(other_packages)}",
             hint="list them under hyperpod_kit.clients too; a kernel must never be among them",
         )
 
 
-def holder_in(said: str) -> str:
+def lock_holder(output: str) -> str:
     """Who holds the lock, from apt's or dpkg's words: `process 812 (unattended-upgr)`."""
-    match = re.findall(r"(?:held by|another) (process (?:with pid )?\d+(?: \([^)]*\))?)", said)
-    return match[-1] if match else ""
+    holders: List[str] = re.findall(r"(?:held by|another) (process (?:with pid )?\d+(?: \([^)]*\))?)", output)
+    if holders:
+        return holders[-1]
+    return ""
 
 
-def reason_in(err: RunError) -> str:
+def failure_line(err: RunError) -> str:
     """The line that says why, not apt's last one, which only says that dpkg failed."""
     if isinstance(err, RunTimeout):
         return err.message

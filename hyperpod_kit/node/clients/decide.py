@@ -23,17 +23,17 @@ class Keep:
 
 @dataclass(frozen=True)
 class Install:
-    """`packages`: the client's own, then what it needs; `why`: what is wrong with what is there."""
+    """`packages`: the client's own, then what it needs; `reason`: what is wrong with what is there."""
 
     packages: Tuple[Package, ...]
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Missing:
     """The client is not good, and no package of the bundle would help."""
 
-    why: str
+    reason: str
     hint: str
 
 
@@ -48,64 +48,80 @@ class Machine:
 Decision = Union[Keep, Install, Missing]
 
 
-def decide(want: RequiredClient, found: InstalledClient, packages: Sequence[Package], machine: Machine) -> Decision:
+def decide(
+    requirement: RequiredClient, installed: InstalledClient, packages: Sequence[Package], machine: Machine
+) -> Decision:
     """What to do about one client.
 
     A listed version that is newer than what is there is installed, an older one never. A Lustre client that fits
     the running kernel is kept whatever is listed: its module may be in use.
     """
-    fitting = [package for package in packages if fits(package, want.client, machine)]
-    own = own_package(want, packages, machine)
-    problem = found.problem or _too_old(want, found.version, own)
+    fitting = [package for package in packages if fits(package, requirement.client, machine)]
+    client_package = find_client_package(requirement, packages, machine)
+    problem = installed.problem or _age_problem(requirement, installed.version, client_package)
     if not problem:
-        return Keep(found.version)
-    if own is not None:
-        return Install((own, *(package for package in fitting if not package.is_own)), problem)
-    return Missing(problem, _hint(want, packages, machine))
+        return Keep(installed.version)
+    if client_package is not None:
+        return Install((client_package, *(package for package in fitting if not package.is_client_package)), problem)
+    return Missing(problem, _hint(requirement, packages, machine))
 
 
-def own_package(want: RequiredClient, packages: Sequence[Package], machine: Machine) -> Optional[Package]:
+def find_client_package(
+    requirement: RequiredClient, packages: Sequence[Package], machine: Machine
+) -> Optional[Package]:
     """The listed package that is the client itself and fits this machine."""
-    return next((package for package in packages if package.is_own and fits(package, want.client, machine)), None)
+    return next(
+        (package for package in packages if package.is_client_package and fits(package, requirement.client, machine)),
+        None,
+    )
 
 
 def fits(package: Package, client: str, machine: Machine) -> bool:
     """Whether a package is for this client on this machine."""
     if package.client != client or ARCHITECTURES[package.arch] not in (machine.arch, "all"):
         return False
-    own = CLIENTS[client]
+    package_name = CLIENTS[client]
     # Lustre's modules are built for one kernel each: those of another one would bring that kernel with them.
-    return not (own.endswith("-") and package.is_own) or package.name == own + machine.kernel
+    return (
+        not (package_name.endswith("-") and package.is_client_package) or package.name == package_name + machine.kernel
+    )
 
 
-def _too_old(want: RequiredClient, version: str, own: Optional[Package]) -> str:
-    if not version or want.module:
+def _age_problem(requirement: RequiredClient, version: str, client_package: Optional[Package]) -> str:
+    if not version or requirement.module:
         return ""
-    if numbers(version) < numbers(want.minimum):
-        return f"{want.program} is {version}, older than {want.minimum}"
-    if own is not None and numbers(version) < numbers(own.version):
-        return f"{want.program} is {version}, the bundle has {own.version}"
+    if version_numbers(version) < version_numbers(requirement.minimum):
+        return f"{requirement.program} is {version}, older than {requirement.minimum}"
+    if client_package is not None and version_numbers(version) < version_numbers(client_package.version):
+        return f"{requirement.program} is {version}, the bundle has {client_package.version}"
     return ""
 
 
-def numbers(version: str) -> Tuple[int, ...]:
+def version_numbers(version: str) -> Tuple[int, ...]:
     """The upstream part of a version as numbers: `1:2.1.0-3ubuntu1` -> (2, 1, 0); () for ""."""
     upstream = version.split(":")[-1].split("-")[0]
     match = re.match(r"\d+(\.\d+)*", upstream)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
+    if match:
+        return tuple(int(part) for part in match.group().split("."))
+    return ()
 
 
-def _hint(want: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
-    own = CLIENTS[want.client]
-    needed = own + machine.kernel if own.endswith("-") else own
-    others: List[str] = sorted(
+def _hint(requirement: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
+    package_name = CLIENTS[requirement.client]
+    if package_name.endswith("-"):
+        needed = package_name + machine.kernel
+    else:
+        needed = package_name
+    other_packages: List[str] = sorted(
         {
             f"{package.name} for {package.arch}"
             for package in packages
-            if package.client == want.client and package.is_own
+            if package.client == requirement.client and package.is_client_package
         }
     )
-    listed = f"; listed are {', '.join(others)}" if others else ""
+    listed = ""
+    if other_packages:
+        listed = f"; listed are {', '.join(other_packages)}"
     return (
         f"list {needed} for {machine.arch or 'this machine'} under hyperpod_kit.clients, "
         f"or use an image that has it{listed}"

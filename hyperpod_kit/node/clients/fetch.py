@@ -35,12 +35,14 @@ WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 def obtain(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -> str:
     """Path of the package's file, verified just now. Raises BundleIntegrityError, NodeError."""
     if not package.url:
-        path = f"{node.paths.bundle}/{package.place}"
-        found = sha256_of(path)
-        if found is None:
-            raise NodeError(f"{package.place} is not in the bundle", hint="hyperpod-kit upload with the same version")
-        if found != package.sha256:
-            raise BundleIntegrityError(package.place, package.sha256, found)
+        path = f"{node.paths.bundle}/{package.bundle_path}"
+        digest = sha256_of(path)
+        if digest is None:
+            raise NodeError(
+                f"{package.bundle_path} is not in the bundle", hint="hyperpod-kit upload with the same version"
+            )
+        if digest != package.sha256:
+            raise BundleIntegrityError(package.bundle_path, package.sha256, digest)
         return path
     path = f"{node.paths.package_cache}/{package.sha256}.deb"
     if sha256_of(path) != package.sha256:
@@ -48,7 +50,7 @@ def obtain(node: Node, package: Package, *, seconds: float = DOWNLOAD_SECONDS) -
     return path
 
 
-def drop(node: Node, package: Package) -> None:
+def discard(node: Node, package: Package) -> None:
     """Remove a downloaded file that has served its purpose."""
     if package.url:
         with contextlib.suppress(FileNotFoundError):
@@ -74,17 +76,17 @@ def _sha256(stream: BinaryIO) -> str:
 def _download(node: Node, package: Package, path: str, seconds: float) -> None:
     by_descriptor.make_directories(os.path.dirname(path), 0o700)
     end = node.clock.monotonic() + seconds
-    said: List[str] = []
+    errors: List[str] = []
 
-    def attempt() -> Optional[bool]:
+    def try_download() -> Optional[bool]:
         try:
             with atomic_file.replacing(path) as stream:
                 _receive(node, package.url, stream, end)
                 stream.seek(0)
-                found = _sha256(stream)
-                if found != package.sha256:
+                digest = _sha256(stream)
+                if digest != package.sha256:
                     raise NodeError(
-                        f"{package.url}: expected sha256 {package.sha256}, found {found}",
+                        f"{package.url}: expected sha256 {package.sha256}, found {digest}",
                         hint="the file behind the url is another one, or hyperpod_kit.clients has a wrong sha256",
                     )
         except urllib.error.HTTPError as err:
@@ -93,16 +95,16 @@ def _download(node: Node, package: Package, path: str, seconds: float) -> None:
                     f"{package.url}: HTTP {err.code} {err.reason}",
                     hint="correct `url` under hyperpod_kit.clients, or give the package as a file",
                 ) from err
-            said.append(f"HTTP {err.code}")
+            errors.append(f"HTTP {err.code}")
             return None
         except (OSError, http.client.HTTPException) as err:  # URLError is an OSError
-            said.append(str(getattr(err, "reason", err)) or type(err).__name__)
+            errors.append(str(getattr(err, "reason", err)) or type(err).__name__)
             return None
         return True
 
-    if wait_for(attempt, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
+    if wait_for(try_download, seconds=seconds, clock=node.clock, first=1.0, longest=15.0) is None:
         raise NodeError(
-            f"{package.url}: no download within {seconds:g} s: {said[-1]}",
+            f"{package.url}: no download within {seconds:g} s: {errors[-1]}",
             hint="give the package as a file: it then travels in the bundle, and no internet is needed",
         )
 
@@ -112,12 +114,12 @@ def _receive(node: Node, url: str, stream: BinaryIO, end: float) -> None:
 
     The resolver has a deadline of its own (resolv.conf), every other wait has one here.
     """
-    left = max(1.0, min(SOCKET_SECONDS, end - node.clock.monotonic()))
-    with urllib.request.urlopen(url, timeout=left) as answer:
-        announced = answer.headers.get("Content-Length")
+    remaining = max(1.0, min(SOCKET_SECONDS, end - node.clock.monotonic()))
+    with urllib.request.urlopen(url, timeout=remaining) as response:
+        announced = response.headers.get("Content-Length")
         while True:
             # read1: `read` would wait for a whole block from a server that trickles, for as long as it likes.
-            block = answer.read1(1 << 16)
+            block = response.read1(1 << 16)
             if not block:
                 break
             stream.write(block)

@@ -22,33 +22,35 @@ class InstalledClient:
     version: str = ""
 
 
-def installed_client(node: Node, want: RequiredClient) -> InstalledClient:
+def installed_client(node: Node, requirement: RequiredClient) -> InstalledClient:
     """Look for one client. Raises nothing: what cannot be run does not work."""
-    path = node.paths.real(want.program)
+    path = node.paths.real(requirement.program)
     if not os.access(path, os.X_OK):
-        return InstalledClient(f"{want.program} is not there")
-    if want.module:
-        return _module(node, want.module)
-    if not want.ask:
+        return InstalledClient(f"{requirement.program} is not there")
+    if requirement.module:
+        return _query_module(node, requirement.module)
+    if not requirement.version_arguments:
         return InstalledClient()
     try:
-        done = node.runner.run([path, *want.ask], timeout=20)
+        done = node.runner.run([path, *requirement.version_arguments], timeout=20)
     except RunError as err:
-        return InstalledClient(f"{want.program} is there, but does not run: {err.message}")
-    return InstalledClient(version=version_in(done.stdout or done.stderr))
+        return InstalledClient(f"{requirement.program} is there, but does not run: {err.message}")
+    return InstalledClient(version=parse_version(done.stdout or done.stderr))
 
 
-def _module(node: Node, module: str) -> InstalledClient:
+def _query_module(node: Node, module: str) -> InstalledClient:
     if os.path.isdir(node.paths.real(f"/sys/module/{module}")):
         return InstalledClient()  # loaded: whatever modinfo would say, it fits
     try:
         done = node.runner.run(["modinfo", "--field", "version", module], timeout=20)
     except RunError:
         return InstalledClient(f"there is no module {module} for kernel {os.uname().release}")
-    return InstalledClient(version=version_in(done.stdout))
+    return InstalledClient(version=parse_version(done.stdout))
 
 
-def version_in(text: str) -> str:
+def parse_version(text: str) -> str:
     """The first dotted number in what a program says: `mount.efs Version: 2.1.0` -> `2.1.0`."""
     match = re.search(r"(?<![\w.])\d+(\.\d+)+", text)
-    return match.group() if match else ""
+    if match:
+        return match.group()
+    return ""

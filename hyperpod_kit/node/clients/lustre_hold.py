@@ -25,13 +25,13 @@ KERNEL_RELEASE = re.compile(r"-\d+\.\d+\.\d+-\d+")
 
 def hold_lustre(node: Node) -> List[str]:
     """Hold what is to be held; the names. Raises NodeError when the package lock is not free."""
-    names = to_hold(node)
+    names = packages_to_hold(node)
     if names:
-        apt.hold(node, names, seconds=HOLD_SECONDS)
+        apt.hold_packages(node, names, seconds=HOLD_SECONDS)
     return names
 
 
-def to_hold(node: Node) -> List[str]:
+def packages_to_hold(node: Node) -> List[str]:
     """The Lustre client and the moving names of kernels, where they are installed and not held yet."""
     try:
         done = node.runner.run(
@@ -39,10 +39,10 @@ def to_hold(node: Node) -> List[str]:
         )
     except RunError:  # no dpkg: nothing of it upgrades anything
         return []
-    return moving(done.stdout)
+    return unheld_packages(done.stdout)
 
 
-def moving(listing: str) -> List[str]:
+def unheld_packages(listing: str) -> List[str]:
     """Names in dpkg-query's listing that an upgrade may move and that are not held yet."""
     names = []
     for line in listing.splitlines():

@@ -16,14 +16,14 @@ from hyperpod_kit.node.mounts.kinds.registry import KINDS
 class RequiredClient:
     """A client as some mounts need it. `program`: what must be there; `minimum`: "" when every version will do.
 
-    ask: arguments with which the program says its version, () when that is not asked;
+    version_arguments: arguments with which the program says its version, () when that is not asked;
     module: the kernel module that must fit the running kernel; mounts, required: whom it is for.
     """
 
     client: str
     program: str
     minimum: str = ""
-    ask: Tuple[str, ...] = ()
+    version_arguments: Tuple[str, ...] = ()
     module: str = ""
     mounts: Tuple[str, ...] = ()
     required: bool = True
@@ -31,22 +31,22 @@ class RequiredClient:
 
 def required_clients(mounts: Sequence[Mount]) -> List[RequiredClient]:
     """The clients that these mounts need, each program once, in the order of the mounts."""
-    users: Dict[str, List[Mount]] = {}
+    mounts_by_kind: Dict[str, List[Mount]] = {}
     for mount in mounts:
         if mount.traits.client:
-            users.setdefault(mount.kind, []).append(mount)
-    found = []
-    for kind, those in users.items():
-        own = KINDS[kind]
-        found.append(
+            mounts_by_kind.setdefault(mount.kind, []).append(mount)
+    clients = []
+    for kind, mounts_of_kind in mounts_by_kind.items():
+        kind_object = KINDS[kind]
+        clients.append(
             RequiredClient(
-                those[0].traits.client,
-                own.program,
-                own.client_check.minimum,
-                own.client_check.ask,
-                own.client_check.module,
-                tuple(mount.name for mount in those),
-                any(mount.required for mount in those),
+                mounts_of_kind[0].traits.client,
+                kind_object.program,
+                kind_object.client_check.minimum,
+                kind_object.client_check.version_arguments,
+                kind_object.client_check.module,
+                tuple(mount.name for mount in mounts_of_kind),
+                any(mount.required for mount in mounts_of_kind),
             )
         )
-    return found
+    return clients

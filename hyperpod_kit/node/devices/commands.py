@@ -14,9 +14,9 @@ from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node, open_node
+from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import device_cycle
-from hyperpod_kit.node.devices.look import look
-from hyperpod_kit.node.devices.record import DeviceRecord, recorded
+from hyperpod_kit.node.devices.record import DeviceRecord, make_record
 
 if TYPE_CHECKING:
     import argparse
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 def devices_command(args: argparse.Namespace) -> int:
     """Exit code 0 without a fault, 1 with one, 3 when another look is at it, or nobody knows what should be here."""
     node = open_node()
-    asked = node.config.steps.device_checks or DeviceChecks()
+    checks = node.config.steps.device_checks or DeviceChecks()
     if not args.count:
-        found = recorded(look(node, asked, dcgm=args.dcgm), None, node.clock.wall())
-        _show(node, found, args.json)
-        if found.faults:
+        record = make_record(observe_devices(node, checks, dcgm=args.dcgm), None, node.clock.wall())
+        _show(node, record, args.json)
+        if record.faults:
             return ExitCode.PROBLEM
-        return ExitCode.ABSENT if found.gpus_expected is None else ExitCode.OK
+        if record.gpus_expected is None:
+            return ExitCode.ABSENT
+        return ExitCode.OK
     try:
-        done = device_cycle(node, asked)
+        done = device_cycle(node, checks)
     except PermissionError as err:
         raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node devices --count") from err
     if done is None:
@@ -41,18 +43,25 @@ def devices_command(args: argparse.Namespace) -> int:
             "the devices are being looked at by another process just now",
             hint="hyperpod-kit node devices looks at them without counting",
         )
-    for line in done.said:
+    for line in done.messages:
         print(line, file=sys.stderr)
     if args.json:
         _show(node, done.record, True)
-    return 1 if done.record.faults else 0
+    if done.record.faults:
+        return 1
+    return 0
 
 
 def _show(node: Node, record: DeviceRecord, as_json: bool) -> None:
     if as_json:
-        findings = [{**asdict(one), "cure": one.cure.name.lower()} for one in record.findings]
+        findings = [
+            {**asdict(device_finding), "cure": device_finding.cure.name.lower()} for device_finding in record.findings
+        ]
         print(json.dumps({"node": node.facts.node, **asdict(record), "findings": findings}))
         return
     print(f"{record.instance_type or 'an instance type that nobody says'}: {record.summary}")
     for finding in record.findings:
-        print(f"{'fault ' if finding.is_fault else 'notice'}  {finding.name}  {finding.detail}")
+        severity = "notice"
+        if finding.is_fault:
+            severity = "fault "
+        print(f"{severity}  {finding.name}  {finding.detail}")

@@ -13,14 +13,14 @@ from typing import Iterator, List, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.optional_steps import DeviceChecks
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record as device_record
-from hyperpod_kit.node.devices.look import look
-from hyperpod_kit.node.devices.record import DeviceRecord, changes, recorded
-from hyperpod_kit.node.devices.tell_slurm import settle
+from hyperpod_kit.node.devices.collect import observe_devices
+from hyperpod_kit.node.devices.record import DeviceRecord, changes, make_record
+from hyperpod_kit.node.devices.slurm_state import update_slurm
 from hyperpod_kit.node.files import write_volatile
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 
 METRICS = "hyperpod_kit_devices.prom"
 
@@ -30,38 +30,40 @@ class DeviceCycle:
     """said: lines for a person, of what changed."""
 
     record: DeviceRecord
-    said: Tuple[str, ...] = ()
+    messages: Tuple[str, ...] = ()
 
 
-def device_cycle(node: Node, asked: DeviceChecks) -> Optional[DeviceCycle]:
+def device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
     """Look once; None when another look is at it."""
-    with held(node, "devices", seconds=0) as mine:
-        return _device_cycle(node, asked) if mine else None
+    with hold_lock(node, "devices", seconds=0) as locked:
+        if locked:
+            return _device_cycle(node, checks)
+        return None
 
 
-def _device_cycle(node: Node, asked: DeviceChecks) -> DeviceCycle:
+def _device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
     before = device_record.load(node)
-    record = recorded(look(node, asked), before, node.clock.wall())
-    said: List[str] = changes(before, record)
+    record = make_record(observe_devices(node, checks), before, node.clock.wall())
+    messages: List[str] = changes(before, record)
     try:
         device_record.save(node, record)
     except OSError as err:
-        said.append(f"{node.paths.devices}: {err.strerror}: looks are not counted")
+        messages.append(f"{node.paths.devices}: {err.strerror}: looks are not counted")
     try:
-        words = settle(node, record.findings, asked.action)
+        slurm_message = update_slurm(node, record.findings, checks.action)
     except NodeError as err:
-        words = err.message
-    if words:
-        said.append(words)
+        slurm_message = err.message
+    if slurm_message:
+        messages.append(slurm_message)
     directory = node.config.health.textfile_directory
     if directory:
-        place = f"{directory}/{METRICS}"
+        path = f"{directory}/{METRICS}"
         try:
             # Another may be at home there, and have something mounted that hangs.
-            in_child(place, partial(write_volatile, node.paths.real(place), metrics(record)), 5.0)
+            run_in_child(path, partial(write_volatile, node.paths.real(path), metrics(record)), 5.0)
         except NodeError as err:
-            said.append(f"no metrics: {err.message}")
-    return DeviceCycle(record, tuple(said))
+            messages.append(f"no metrics: {err.message}")
+    return DeviceCycle(record, tuple(messages))
 
 
 def metrics(record: DeviceRecord) -> str:
@@ -70,14 +72,14 @@ def metrics(record: DeviceRecord) -> str:
 
 
 def _series(record: DeviceRecord) -> Iterator[str]:
-    for name, value, words in (
+    for name, value, help_text in (
         ("gpus", record.gpus, "GPUs that nvidia-smi lists."),
         ("gpus_expected", record.gpus_expected, "GPUs that this instance type has."),
         ("efa_devices", record.efas, "EFA devices that fi_info lists."),
         ("efa_devices_expected", record.efas_expected, "EFA devices that this instance type has."),
     ):
         if value is not None:
-            yield from (f"# HELP hyperpod_kit_{name} {words}", f"# TYPE hyperpod_kit_{name} gauge")
+            yield from (f"# HELP hyperpod_kit_{name} {help_text}", f"# TYPE hyperpod_kit_{name} gauge")
             yield f"hyperpod_kit_{name} {value}"
     yield "# HELP hyperpod_kit_device_faults Faults of GPUs and EFA devices for which a job would fail here."
     yield "# TYPE hyperpod_kit_device_faults gauge"
@@ -86,6 +88,9 @@ def _series(record: DeviceRecord) -> Iterator[str]:
         yield "# HELP hyperpod_kit_device_finding 1 for each thing that is wrong with a GPU or an EFA device."
         yield "# TYPE hyperpod_kit_device_finding gauge"
     for finding in record.findings:
-        fault = "true" if finding.is_fault else "false"
+        if finding.is_fault:
+            fault = "true"
+        else:
+            fault = "false"
         labels = f'subject="{finding.subject}",state="{finding.state}",fault="{fault}"'
         yield f"hyperpod_kit_device_finding{{{labels}}} 1"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Iterator, Mapping, Optional, Tuple
 
-from hyperpod_kit.node.devices.answers import FALLEN_XID, Gpu
+from hyperpod_kit.node.devices.parsers import FALLEN_XID, Gpu
 
 
 class Cure(IntEnum):
@@ -55,7 +55,7 @@ UNREADABLE, NO_DRIVER, NOT_ASKED = "unreadable", "no_driver", "not_asked"
 
 
 @dataclass(frozen=True)
-class Seen:
+class DeviceObservation:
     """One look. gpus_expected, efas_expected: by the instance type, None where it is not known; gpus_on_bus: NVIDIA's
     GPUs that the PCI bus lists, None where it cannot be read. Each program with what it said, and what that means;
     None: it was not asked."""
@@ -76,14 +76,16 @@ class Seen:
     dcgm_failed: Tuple[str, ...] = ()
 
     @property
-    def known_gpus(self) -> Optional[int]:
+    def expected_gpu_count(self) -> Optional[int]:
         """GPUs that there should be: of a type that is not known, as many as the bus lists. None: nobody knows."""
-        return self.gpus_on_bus if self.gpus_expected is None else self.gpus_expected
+        if self.gpus_expected is None:
+            return self.gpus_on_bus
+        return self.gpus_expected
 
     @property
-    def wants_gpus(self) -> int:
+    def required_gpu_count(self) -> int:
         """The same, as far as it is known."""
-        return self.known_gpus or 0
+        return self.expected_gpu_count or 0
 
 
 REPLACE_XIDS: Mapping[int, str] = {
@@ -104,95 +106,126 @@ REBOOT_XIDS: Mapping[int, str] = {
 own, or cured by its restart."""
 
 
-def judge(seen: Seen) -> Tuple[DeviceFinding, ...]:
+def judge(observation: DeviceObservation) -> Tuple[DeviceFinding, ...]:
     """Everything that is wrong, in the order in which it was asked."""
-    return (*_gpu(seen), *_kernel(seen), *_links(seen), *_efa(seen), *_dcgm(seen))
+    return (
+        *_gpu_findings(observation),
+        *_kernel_findings(observation),
+        *_link_findings(observation),
+        *_efa_findings(observation),
+        *_dcgm_findings(observation),
+    )
 
 
-def _gpu(seen: Seen) -> Iterator[DeviceFinding]:
-    wanted, said = seen.wants_gpus, seen.smi
-    if wanted == 0 or said.outcome == NOT_ASKED:
+def _gpu_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
+    expected, smi = observation.required_gpu_count, observation.smi
+    if expected == 0 or smi.outcome == NOT_ASKED:
         return
-    if said.outcome == NOT_INSTALLED:
-        yield DeviceFinding("gpu", NOT_INSTALLED, f"{_wanted(seen)}, and there is no nvidia-smi", Cure.PERSON)
-    elif said.outcome == NO_ANSWER:
-        yield DeviceFinding("gpu", NO_ANSWER, said.detail or "nvidia-smi does not answer", Cure.REBOOT)
-    elif said.outcome == NO_DRIVER:
-        yield DeviceFinding("gpu", NO_DRIVER, said.detail, Cure.PERSON)
-    elif said.outcome == UNREADABLE:
-        yield DeviceFinding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {said.detail}", Cure.NOTICE)
-    if said.outcome != ANSWERED:
+    if smi.outcome == NOT_INSTALLED:
+        yield DeviceFinding(
+            "gpu", NOT_INSTALLED, f"{_expected_gpus_text(observation)}, and there is no nvidia-smi", Cure.PERSON
+        )
+    elif smi.outcome == NO_ANSWER:
+        yield DeviceFinding("gpu", NO_ANSWER, smi.detail or "nvidia-smi does not answer", Cure.REBOOT)
+    elif smi.outcome == NO_DRIVER:
+        yield DeviceFinding("gpu", NO_DRIVER, smi.detail, Cure.PERSON)
+    elif smi.outcome == UNREADABLE:
+        yield DeviceFinding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {smi.detail}", Cure.NOTICE)
+    if smi.outcome != ANSWERED:
         return
-    if len(seen.gpus) < wanted:
-        yield DeviceFinding("gpu", "too_few", f"nvidia-smi lists {len(seen.gpus)}, and {_wanted(seen)}", Cure.REPLACE)
-    yield from _each(seen.gpus)
-    failed = [bus for bus, (_, failure) in seen.remaps.items() if failure]
-    pending = [bus for bus, (waits, failure) in seen.remaps.items() if waits and not failure]
+    if len(observation.gpus) < expected:
+        yield DeviceFinding(
+            "gpu",
+            "too_few",
+            f"nvidia-smi lists {len(observation.gpus)}, and {_expected_gpus_text(observation)}",
+            Cure.REPLACE,
+        )
+    yield from _gpu_troubles(observation.gpus)
+    failed = [bus for bus, (_, failure) in observation.remaps.items() if failure]
+    pending = [bus for bus, (waits, failure) in observation.remaps.items() if waits and not failure]
     if failed:
-        yield DeviceFinding("gpu", "remap_failed", f"memory of {_places(failed)} cannot be remapped", Cure.REPLACE)
+        yield DeviceFinding("gpu", "remap_failed", f"memory of {_gpu_list(failed)} cannot be remapped", Cure.REPLACE)
     if pending:
         yield DeviceFinding(
-            "gpu", "remap_pending", f"{_places(pending)} wants a reset to remap its memory", Cure.NOTICE
+            "gpu", "remap_pending", f"{_gpu_list(pending)} wants a reset to remap its memory", Cure.NOTICE
         )
-    for words in seen.unread:
-        yield DeviceFinding("gpu", UNREADABLE, words, Cure.NOTICE)
+    for unread in observation.unread:
+        yield DeviceFinding("gpu", UNREADABLE, unread, Cure.NOTICE)
 
 
-def _each(gpus: Tuple[Gpu, ...]) -> Iterator[DeviceFinding]:
+def _gpu_troubles(gpus: Tuple[Gpu, ...]) -> Iterator[DeviceFinding]:
     troubled = [gpu for gpu in gpus if gpu.trouble]
     resets = [gpu.bus for gpu in troubled if "reset" in gpu.trouble.lower()]
-    lost = [gpu for gpu in troubled if gpu.bus not in resets]
-    if lost:
-        yield DeviceFinding("gpu", "lost", f"{_places([gpu.bus for gpu in lost])}: {lost[0].trouble}", Cure.REPLACE)
+    unreachable = [gpu for gpu in troubled if gpu.bus not in resets]
+    if unreachable:
+        yield DeviceFinding(
+            "gpu", "lost", f"{_gpu_list([gpu.bus for gpu in unreachable])}: {unreachable[0].trouble}", Cure.REPLACE
+        )
     if resets:
-        yield DeviceFinding("gpu", "needs_reset", f"{_places(resets)} wants a reset", Cure.REBOOT)
+        yield DeviceFinding("gpu", "needs_reset", f"{_gpu_list(resets)} wants a reset", Cure.REBOOT)
     errors = [gpu.bus for gpu in gpus if gpu.ecc]
     if errors:
-        yield DeviceFinding("gpu", "ecc", f"uncorrected errors in the memory of {_places(errors)}", Cure.REBOOT)
+        yield DeviceFinding("gpu", "ecc", f"uncorrected errors in the memory of {_gpu_list(errors)}", Cure.REBOOT)
 
 
-def _kernel(seen: Seen) -> Iterator[DeviceFinding]:
+def _kernel_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     for cure, table in ((Cure.REPLACE, REPLACE_XIDS), (Cure.REBOOT, REBOOT_XIDS)):
-        for number in sorted(set(table) & set(seen.xids)):
-            yield DeviceFinding("gpu", f"xid_{number}", f"Xid {number} of {seen.xids[number]}: {table[number]}", cure)
+        for number in sorted(set(table) & set(observation.xids)):
+            yield DeviceFinding(
+                "gpu", f"xid_{number}", f"Xid {number} of {observation.xids[number]}: {table[number]}", cure
+            )
 
 
-def _links(seen: Seen) -> Iterator[DeviceFinding]:
+def _link_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
     """Some of a GPU's links: all of them down is how a GPU without NVLink, or one that is divided (MIG), looks."""
-    partly = [str(gpu) for gpu, (up, down) in seen.links.items() if up and down]
+    partly = [str(gpu) for gpu, (up, down) in observation.links.items() if up and down]
     if partly:
         yield DeviceFinding("nvlink", "down", f"some links of GPU {', '.join(partly)} are down", Cure.REBOOT)
 
 
-def _efa(seen: Seen) -> Iterator[DeviceFinding]:
-    wanted, said = seen.efas_expected, seen.fi_info
-    if not wanted or said.outcome == NOT_ASKED:
+def _efa_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
+    expected, fi_info = observation.efas_expected, observation.fi_info
+    if not expected or fi_info.outcome == NOT_ASKED:
         return
-    if said.outcome != ANSWERED:
-        words = {NOT_INSTALLED: "there is no fi_info", NO_ANSWER: said.detail or "fi_info does not answer"}
-        detail = words.get(said.outcome, f"what fi_info says cannot be read: {said.detail}")
+    if fi_info.outcome != ANSWERED:
+        details = {NOT_INSTALLED: "there is no fi_info", NO_ANSWER: fi_info.detail or "fi_info does not answer"}
+        detail = details.get(fi_info.outcome, f"what fi_info says cannot be read: {fi_info.detail}")
         yield DeviceFinding(
-            "efa", said.outcome, f"{seen.instance_type} has {wanted} EFA devices: {detail}", Cure.NOTICE
+            "efa", fi_info.outcome, f"{observation.instance_type} has {expected} EFA devices: {detail}", Cure.NOTICE
         )
-    elif len(seen.efas) < wanted:
+    elif len(observation.efas) < expected:
         yield DeviceFinding(
-            "efa", "too_few", f"fi_info lists {len(seen.efas)}, and {seen.instance_type} has {wanted}", Cure.PERSON
+            "efa",
+            "too_few",
+            f"fi_info lists {len(observation.efas)}, and {observation.instance_type} has {expected}",
+            Cure.PERSON,
         )
 
 
-def _dcgm(seen: Seen) -> Iterator[DeviceFinding]:
-    said = seen.dcgm
-    if seen.dcgm_failed:
-        yield DeviceFinding("dcgm", "failed", "; ".join(seen.dcgm_failed[:3]), Cure.PERSON)
-    elif said.outcome not in (ANSWERED, NOT_ASKED):
-        yield DeviceFinding("dcgm", said.outcome, said.detail or "dcgmi has said nothing", Cure.NOTICE)
+def _dcgm_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
+    dcgm = observation.dcgm
+    if observation.dcgm_failed:
+        yield DeviceFinding("dcgm", "failed", "; ".join(observation.dcgm_failed[:3]), Cure.PERSON)
+    elif dcgm.outcome not in (ANSWERED, NOT_ASKED):
+        yield DeviceFinding("dcgm", dcgm.outcome, dcgm.detail or "dcgmi has said nothing", Cure.NOTICE)
 
 
-def _wanted(seen: Seen) -> str:
-    who = seen.instance_type if seen.gpus_expected is not None else "the bus"
-    return f"{who} has {seen.wants_gpus} GPU{'s' if seen.wants_gpus > 1 else ''}"
+def _expected_gpus_text(observation: DeviceObservation) -> str:
+    if observation.gpus_expected is not None:
+        who = observation.instance_type
+    else:
+        who = "the bus"
+    return f"{who} has {observation.required_gpu_count} {_gpu_noun(observation.required_gpu_count)}"
 
 
-def _places(buses: list[str]) -> str:
-    more = f" and {len(buses) - 4} more" if len(buses) > 4 else ""
-    return f"the GPU{'s' if len(buses) > 1 else ''} at {', '.join(sorted(buses)[:4])}{more}"
+def _gpu_noun(count: int) -> str:
+    if count > 1:
+        return "GPUs"
+    return "GPU"
+
+
+def _gpu_list(buses: list[str]) -> str:
+    more = ""
+    if len(buses) > 4:
+        more = f" and {len(buses) - 4} more"
+    return f"the {_gpu_noun(len(buses))} at {', '.join(sorted(buses)[:4])}{more}"

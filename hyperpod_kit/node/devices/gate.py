@@ -11,9 +11,9 @@ from hyperpod_kit.model.accelerators import REPORT
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record
+from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.findings import DeviceFinding, judge
-from hyperpod_kit.node.devices.look import look
-from hyperpod_kit.node.devices.tell_slurm import note_refusal
+from hyperpod_kit.node.devices.slurm_state import note_refusal
 
 WITHIN = 36.0
 """Seconds after the gate's own start by which all is said: the Prolog allows 40."""
@@ -23,19 +23,23 @@ SHORTEST = 3.0
 """Seconds that a look may take; with less left, what the timer found last counts."""
 
 
-def refusal(node: Node, asked: DeviceChecks, began: float) -> str:
-    """Why no job may start, in one line; "" when one may. began: of the gate, monotonic."""
+def refusal_reason(node: Node, checks: DeviceChecks, started_at: float) -> str:
+    """Why no job may start, in one line; "" when one may. started_at: of the gate, monotonic."""
     now = node.clock.monotonic()
-    left = began + WITHIN - now
-    if left < SHORTEST:
+    remaining = started_at + WITHIN - now
+    if remaining < SHORTEST:
         before = record.load(node)
-        faults: Sequence[DeviceFinding] = before.faults if before else ()
+        faults: Sequence[DeviceFinding]
+        if before:
+            faults = before.faults
+        else:
+            faults = ()
     else:
-        seen = look(node, asked, each=LONGEST, end=now + min(LONGEST, left), dcgm=asked.dcgm)
-        faults = [finding for finding in judge(seen) if finding.is_fault]
+        observation = observe_devices(node, checks, each=LONGEST, end=now + min(LONGEST, remaining), dcgm=checks.dcgm)
+        faults = [finding for finding in judge(observation) if finding.is_fault]
     if not faults:
         return ""
     # What dcgmi found is not looked for again by the timer, which must not take the refusal back then.
-    if asked.action != REPORT and any(finding.subject != "dcgm" for finding in faults):
+    if checks.action != REPORT and any(finding.subject != "dcgm" for finding in faults):
         note_refusal(node)
     return "hyperpod-kit: " + "; ".join(f"{finding.name}: {finding.detail}" for finding in faults)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.devices.findings import ANSWERED, Cure, DeviceFinding, Seen, judge
+from hyperpod_kit.node.devices.findings import ANSWERED, Cure, DeviceFinding, DeviceObservation, judge
 from hyperpod_kit.node.files import read_json, write_volatile_json
 
 
@@ -34,33 +34,33 @@ class DeviceRecord:
 
     @property
     def summary(self) -> str:
-        """What there is, in words: `8 of 8 GPUs, 32 of 32 EFA devices`."""
+        """What there is, in part: `8 of 8 GPUs, 32 of 32 EFA devices`."""
         counts = [
-            _counted(self.gpus, self.gpus_expected, "GPUs"),
-            _counted(self.efas, self.efas_expected, "EFA devices"),
+            _count_text(self.gpus, self.gpus_expected, "GPUs"),
+            _count_text(self.efas, self.efas_expected, "EFA devices"),
         ]
         if self.gpus_expected is None:
             counts.insert(0, "unknown whether there should be GPUs: neither the instance type nor the PCI bus tells")
-        return ", ".join(words for words in counts if words) or "no GPU and no EFA device is expected here"
+        return ", ".join(part for part in counts if part) or "no GPU and no EFA device is expected here"
 
 
-def _counted(found: Optional[int], expected: Optional[int], what: str) -> str:
+def _count_text(count: Optional[int], expected: Optional[int], what: str) -> str:
     if not expected:
         return ""
-    return f"{'?' if found is None else found} of {expected} {what}"
+    return f"{'?' if count is None else count} of {expected} {what}"
 
 
-def recorded(seen: Seen, before: Optional[DeviceRecord], now: float) -> DeviceRecord:
+def make_record(observation: DeviceObservation, before: Optional[DeviceRecord], now: float) -> DeviceRecord:
     """The record of one look, counted on from the last. Pure."""
-    known = {finding.name: finding.looks for finding in (before.findings if before else ())}
+    earlier_looks = {finding.name: finding.looks for finding in (before.findings if before else ())}
     return DeviceRecord(
         now,
-        seen.instance_type,
-        len(seen.gpus) if seen.smi.outcome == ANSWERED else None,
-        seen.known_gpus,
-        len(seen.efas) if seen.fi_info.outcome == ANSWERED else None,
-        seen.efas_expected,
-        tuple(replace(finding, looks=known.get(finding.name, 0) + 1) for finding in judge(seen)),
+        observation.instance_type,
+        len(observation.gpus) if observation.smi.outcome == ANSWERED else None,
+        observation.expected_gpu_count,
+        len(observation.efas) if observation.fi_info.outcome == ANSWERED else None,
+        observation.efas_expected,
+        tuple(replace(finding, looks=earlier_looks.get(finding.name, 0) + 1) for finding in judge(observation)),
     )
 
 
@@ -70,7 +70,9 @@ def changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
     new = {finding.name: finding for finding in after.findings}
     lines = [f"{name}: {finding.detail}" for name, finding in new.items() if name not in old]
     lines += [f"{name}: over" for name in old if name not in new]
-    return lines or ([after.summary] if before is None else [])
+    if not lines and before is None:
+        return [after.summary]
+    return lines
 
 
 def load(node: Node) -> Optional[DeviceRecord]:
@@ -79,7 +81,7 @@ def load(node: Node) -> Optional[DeviceRecord]:
     if not isinstance(raw, dict):
         return None
     try:
-        findings = tuple(_finding(one) for one in raw.pop("findings"))
+        findings = tuple(_finding(finding) for finding in raw.pop("findings"))
         return DeviceRecord(**raw, findings=findings)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None  # of another version

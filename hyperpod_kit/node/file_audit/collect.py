@@ -12,8 +12,8 @@ import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from hyperpod_kit.node.file_audit import fanotify
-from hyperpod_kit.node.file_audit.fanotify import Asking, FileEvent, Telling
-from hyperpod_kit.node.file_audit.identity import SeenProcesses
+from hyperpod_kit.node.file_audit.fanotify import FileEvent, NameEventGroup, PermissionGroup
+from hyperpod_kit.node.file_audit.identity import ProcessTable
 from hyperpod_kit.system import hash_chain
 from hyperpod_kit.system.readable import readable
 from hyperpod_kit.untrusted import by_descriptor
@@ -38,60 +38,64 @@ class AuditLog:
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._host = socket.gethostname()
-        self._chain, self._number, whole = _end(path)
+        self._chain, self._number, is_complete = _read_chain_end(path)
         self._descriptor = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        if not whole:
+        if not is_complete:
             os.write(self._descriptor, b"\n")
 
     def write(self, body: Dict[str, Any]) -> None:
         """One record, at once in the kernel's hands: what is there survives our own death."""
         self._number += 1
-        whole = {"time": round(self._clock(), 6), "host": self._host, "number": self._number, **body}
-        text, self._chain = hash_chain.line(self._chain, whole)
+        record = {"time": round(self._clock(), 6), "host": self._host, "number": self._number, **body}
+        text, self._chain = hash_chain.line(self._chain, record)
         os.write(self._descriptor, f"{text}\n".encode("utf-8", "surrogateescape"))
 
-    def gap(self, why: str) -> None:
+    def gap(self, reason: str) -> None:
         """Something may have happened that is not in the log."""
-        self.write({"op": "gap", "why": why})
+        self.write({"op": "gap", "why": reason})
 
 
-def collect(place: str, log: AuditLog, alive: Callable[[], None], stop: Callable[[], bool]) -> None:
+def collect_events(path: str, log: AuditLog, alive: Callable[[], None], stop: Callable[[], bool]) -> None:
     """Until `stop()`. `alive()` is called twice a second, and after each handful of events. Raises OSError."""
-    identities = SeenProcesses()
-    asking = Asking(place)
-    telling: Optional[Telling] = None
+    identities = ProcessTable()
+    permission_group = PermissionGroup(path)
+    name_group: Optional[NameEventGroup] = None
     try:
-        telling = Telling(place)
+        name_group = NameEventGroup(path)
     except OSError as err:
         log.gap(f"creating, removing and renaming is not seen here: {err}")
-    log.write({"op": "began", "path": place})
-    groups = [one.descriptor for one in (asking, telling) if one is not None]
+    log.write({"op": "began", "path": path})
+    groups = [group.descriptor for group in (permission_group, name_group) if group is not None]
     while not stop():
         alive()
         readable(groups, TICK)
-        for event in asking.events():
-            program = event.path if event.mask & fanotify.EXEC_PERM else ""
-            identity = identities.look(event.pid, program) if event.pid != os.getpid() else None
+        for event in permission_group.events():
+            program = ""
+            if event.mask & fanotify.EXEC_PERM:
+                program = event.path
+            identity = None
+            if event.pid != os.getpid():
+                identity = identities.inspect(event.pid, program)
             # Answered first: nobody waits for the disk of the log.
-            asking.answer(event)
-            _asked(log, event, identity, identities)
-        for event in telling.events() if telling is not None else ():
-            _told(log, event, identities)
-    log.write({"op": "ended", "path": place})
+            permission_group.allow(event)
+            _record_open_event(log, event, identity, identities)
+        for event in name_group.events() if name_group is not None else ():
+            _record_name_event(log, event, identities)
+    log.write({"op": "ended", "path": path})
 
 
-def _asked(log: AuditLog, event: FileEvent, identity: Any, identities: SeenProcesses) -> None:
+def _record_open_event(log: AuditLog, event: FileEvent, identity: Any, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
         log.gap("the kernel's queue was full")
     elif event.mask & (fanotify.CLOSE_WRITE | fanotify.CLOSE_READ) and event.pid != os.getpid():
-        _record(log, event, identity or identities.of(event.pid))
+        _record(log, event, identity or identities.identity_of(event.pid))
 
 
-def _told(log: AuditLog, event: FileEvent, identities: SeenProcesses) -> None:
+def _record_name_event(log: AuditLog, event: FileEvent, identities: ProcessTable) -> None:
     if event.mask & fanotify.OVERFLOW:
         log.gap("the kernel's queue was full")
     elif event.pid != os.getpid():
-        _record(log, event, identities.of(event.pid))
+        _record(log, event, identities.identity_of(event.pid))
 
 
 def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
@@ -116,7 +120,7 @@ def _text(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _end(path: str) -> Tuple[str, int, bool]:
+def _read_chain_end(path: str) -> Tuple[str, int, bool]:
     """Digest and number of the last line, and whether it is whole. A file that ends within a line has lost its end with
     the node's power: a new chain begins behind it, which is seen where it is read."""
     try:
@@ -126,9 +130,9 @@ def _end(path: str) -> Tuple[str, int, bool]:
             tail = file.read()
     except FileNotFoundError:
         return hash_chain.START, 0, True
-    whole = not tail or tail.endswith(b"\n")
+    is_complete = not tail or tail.endswith(b"\n")
     try:
         last = json.loads(tail.splitlines()[-1])
-        return str(last[hash_chain.KEY]), int(last["number"]), whole
+        return str(last[hash_chain.KEY]), int(last["number"]), is_complete
     except (IndexError, ValueError, KeyError, TypeError):
-        return hash_chain.START, 0, whole
+        return hash_chain.START, 0, is_complete

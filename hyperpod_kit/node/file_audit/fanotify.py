@@ -42,24 +42,24 @@ class FileHandle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
 
 
-def _checked(result: int, what: str) -> int:
+def _check_call(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
 
 
-class Asking:
+class PermissionGroup:
     """Asked before each open on the file system of `path`, and before each exec anywhere. Raises OSError."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = _init(_CLOEXEC | _NONBLOCK | _CONTENT | _UNLIMITED)
         # A FUSE file system has no mark of its own, its mount has.
-        _mark_either(self.descriptor, OPEN_PERM | CLOSE_WRITE | CLOSE_READ, path)
-        _mark(self.descriptor, _FILESYSTEM, EXEC_PERM, "/")
+        _add_mark_of_either_kind(self.descriptor, OPEN_PERM | CLOSE_WRITE | CLOSE_READ, path)
+        _add_mark(self.descriptor, _FILESYSTEM, EXEC_PERM, "/")
 
     def events(self) -> Iterator[FileEvent]:
-        """What is waiting. Each one of `OPEN_PERM` or `EXEC_PERM` must go to `answer`."""
+        """What is waiting. Each one of `OPEN_PERM` or `EXEC_PERM` must go to `allow`."""
         for mask, descriptor, pid, _ in _read(self.descriptor):
             path = ""
             if descriptor >= 0:
@@ -69,7 +69,7 @@ class Asking:
                     path = ""
             yield FileEvent(mask, pid, path, "", descriptor)
 
-    def answer(self, event: FileEvent) -> None:
+    def allow(self, event: FileEvent) -> None:
         """Let it go on, and close its descriptor."""
         if event.mask & (OPEN_PERM | EXEC_PERM) and event.descriptor >= 0:
             os.write(self.descriptor, struct.pack("=iI", event.descriptor, _ALLOW))
@@ -77,14 +77,14 @@ class Asking:
             os.close(event.descriptor)
 
 
-class Telling:
+class NameEventGroup:
     """Told of creating, removing and renaming on the file system of `path`. Raises OSError: of FUSE the kernel tells
     nothing of that kind (ENODEV)."""
 
     def __init__(self, path: str) -> None:
         self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.descriptor = _init(_CLOEXEC | _NONBLOCK | _UNLIMITED | _DFID_NAME)
-        _mark(self.descriptor, _FILESYSTEM, CREATE | DELETE | RENAME | ON_DIRECTORY, path)
+        _add_mark(self.descriptor, _FILESYSTEM, CREATE | DELETE | RENAME | ON_DIRECTORY, path)
 
     def events(self) -> Iterator[FileEvent]:
         """What is waiting."""
@@ -96,15 +96,15 @@ class Telling:
     def _path(self, handle: bytes, name: str) -> str:
         """Of the directory as it is called now; where it is gone itself, the name alone behind `?`."""
         size, kind = struct.unpack_from("=Ii", handle)
-        held = FileHandle(size, kind)
-        ctypes.memmove(held.data, handle[8 : 8 + size], min(size, 128))
-        found = _libc.open_by_handle_at(self._root, ctypes.byref(held), os.O_PATH | os.O_CLOEXEC)
-        if found < 0:
+        file_handle = FileHandle(size, kind)
+        ctypes.memmove(file_handle.data, handle[8 : 8 + size], min(size, 128))
+        directory = _libc.open_by_handle_at(self._root, ctypes.byref(file_handle), os.O_PATH | os.O_CLOEXEC)
+        if directory < 0:
             return f"?/{name}"
         try:
-            return os.path.join(os.readlink(f"/proc/self/fd/{found}"), name)
+            return os.path.join(os.readlink(f"/proc/self/fd/{directory}"), name)
         finally:
-            os.close(found)
+            os.close(directory)
 
 
 Info = Tuple[int, bytes, str]
@@ -136,18 +136,20 @@ def _read(descriptor: int) -> Iterator[Tuple[int, int, int, List[Info]]]:
 
 
 def _init(flags: int) -> int:
-    return _checked(_libc.fanotify_init(flags, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_LARGEFILE", 0)), "fanotify")
+    return _check_call(
+        _libc.fanotify_init(flags, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_LARGEFILE", 0)), "fanotify"
+    )
 
 
-def _mark(descriptor: int, kind: int, mask: int, path: str) -> None:
+def _add_mark(descriptor: int, kind: int, mask: int, path: str) -> None:
     call = _libc.fanotify_mark(descriptor, _ADD | kind, ctypes.c_ulonglong(mask), -100, os.fsencode(path))
-    _checked(call, f"fanotify on {path}")
+    _check_call(call, f"fanotify on {path}")
 
 
-def _mark_either(descriptor: int, mask: int, path: str) -> None:
+def _add_mark_of_either_kind(descriptor: int, mask: int, path: str) -> None:
     try:
-        _mark(descriptor, _FILESYSTEM, mask, path)
+        _add_mark(descriptor, _FILESYSTEM, mask, path)
     except OSError as err:
         if err.errno not in (errno.ENODEV, errno.EOPNOTSUPP, errno.EXDEV):
             raise
-        _mark(descriptor, _MOUNT, mask, path)
+        _add_mark(descriptor, _MOUNT, mask, path)

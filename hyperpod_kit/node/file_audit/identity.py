@@ -30,15 +30,15 @@ class Identity(NamedTuple):
     seen: str = ""
 
 
-class SeenProcesses:
+class ProcessTable:
     """Users are read at once: while a process stands still, nothing may be opened that is audited itself."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._users: Dict[int, str] = {one.pw_uid: one.pw_name for one in pwd.getpwall()}
-        self._seen: OrderedDict[int, Identity] = OrderedDict()
+        self._users: Dict[int, str] = {account.pw_uid: account.pw_name for account in pwd.getpwall()}
+        self._identities: OrderedDict[int, Identity] = OrderedDict()
 
-    def look(self, pid: int, program: str = "") -> Optional[Identity]:
+    def inspect(self, pid: int, program: str = "") -> Optional[Identity]:
         """As it is now, and remembered; None when it is gone. `program`: what it is about to become."""
         job, by = self._job(pid)  # before the state: who is alive after that was alive when it was read
         try:
@@ -47,34 +47,36 @@ class SeenProcesses:
             uid = int(status["Uid"].split()[3])  # of file accesses
         except (OSError, KeyError, ValueError, IndexError):
             return None
-        if status.get("State", "").strip()[:1] in ("Z", "X") and pid in self._seen:
-            return self._seen[pid]._replace(seen="earlier")  # its environment is gone, and soon its control group
+        if status.get("State", "").strip()[:1] in ("Z", "X") and pid in self._identities:
+            return self._identities[pid]._replace(seen="earlier")  # its environment is gone, and soon its control group
         command = os.path.basename(program) or status.get("Name", "").strip()
-        if _LOADER.match(command):
+        if _LOADER.match(command) and pid in self._identities:
             # Opened for the program that was named just before.
-            command = self._seen[pid].command if pid in self._seen else command
-        found = Identity(uid, self._users.get(uid, ""), command, job, by)
-        self._seen[pid] = found
-        self._seen.move_to_end(pid)
-        if len(self._seen) > MOST:
-            self._seen.popitem(last=False)
-        return found
+            command = self._identities[pid].command
+        identity = Identity(uid, self._users.get(uid, ""), command, job, by)
+        self._identities[pid] = identity
+        self._identities.move_to_end(pid)
+        if len(self._identities) > MOST:
+            self._identities.popitem(last=False)
+        return identity
 
-    def of(self, pid: int) -> Optional[Identity]:
+    def identity_of(self, pid: int) -> Optional[Identity]:
         """Of a process that has done something: as it is, else as it was last seen; None when nobody knows."""
-        now = self.look(pid)
-        if now is not None or pid not in self._seen:
+        now = self.inspect(pid)
+        if now is not None or pid not in self._identities:
             return now
-        return self._seen[pid]._replace(seen="earlier")
+        return self._identities[pid]._replace(seen="earlier")
 
     def _job(self, pid: int) -> tuple[str, str]:
         try:
             with open(f"{self._proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
-                found = _JOB.search(file.read())
-            if found:
-                return found[1], "cgroup"
+                match = _JOB.search(file.read())
+            if match:
+                return match[1], "cgroup"
             with open(f"{self._proc}/{pid}/environ", "rb") as raw:
                 named = _JOB_VARIABLE.search(raw.read(1 << 20))
-            return (named[1].decode(), "environment") if named else ("", "")
+            if named:
+                return (named[1].decode(), "environment")
+            return ("", "")
         except OSError:
             return "", ""

@@ -20,7 +20,7 @@ from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
 from hyperpod_kit.node import packet_rules
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
 from hyperpod_kit.node.health import metrics, user_notes
@@ -28,10 +28,10 @@ from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.publish import publish
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import decide
-from hyperpod_kit.node.locks import held, is_held
-from hyperpod_kit.node.mounts.protect import unprotected
+from hyperpod_kit.node.locks import hold_lock, is_locked
+from hyperpod_kit.node.mounts.protect import find_unprotected
 from hyperpod_kit.node.observe import user_access
-from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
+from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, MountCheck, deep_mode, observe_mounts
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.system.mountinfo import MountEntry
 from hyperpod_kit.untrusted import by_descriptor
@@ -42,98 +42,111 @@ METRICS_WITHIN = 5.0
 
 @dataclass(frozen=True)
 class CheckCycle:
-    """What one check left. said: lines for a person, of what changed; ordered: names of the mounts to be repaired;
+    """What one check left. messages: lines for a person, of what changed; ordered: names of the mounts to be repaired;
     unkept: why the next check will not know what this one has found, "" when it will."""
 
     records: Mapping[str, HealthRecord]
     ordered: Tuple[str, ...] = ()
-    said: Tuple[str, ...] = ()
+    messages: Tuple[str, ...] = ()
     unkept: str = ""
 
 
 def check_cycle(node: Node) -> Optional[CheckCycle]:
     """Check all mounts of this node once; None when another check is at it."""
-    with held(node, "health", seconds=0) as mine:
-        return _check_cycle(node) if mine else None
+    with hold_lock(node, "health", seconds=0) as locked:
+        if locked:
+            return _check_cycle(node)
+        return None
 
 
 def _check_cycle(node: Node) -> CheckCycle:
-    began = node.clock.monotonic()
+    started_at = node.clock.monotonic()
     now = node.clock.wall()
     before = health_record.load(node)
 
     def modes(mount: Mount, entry: MountEntry) -> str:
-        return due_mode(mount, before.get(mount.name), entry.mount_id, now)
+        return due_probe_mode(mount, before.get(mount.name), entry.mount_id, now)
 
-    looks = look_at(node, node.mounts, modes=modes, nearly_full=health_record.nearly_full(before))
+    looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
-    for mount, look in zip(node.mounts, looks):
-        record = take_up_result(node, mount.name, count(before.get(mount.name), look, node.config.health))
-        action = decide(mount, look.status, record, node.config.health.interval)
-        if action in REPAIRS and not is_held(node, f"{mount.name}.repair"):
+    for mount, mount_check in zip(node.mounts, looks):
+        record = apply_repair_result(
+            node, mount.name, update_record(before.get(mount.name), mount_check, node.config.health)
+        )
+        action = decide(mount, mount_check.status, record, node.config.health.interval)
+        if action in REPAIRS and not is_locked(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
             record = replace(
                 record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1, repaired_at=now
             )
         records[mount.name] = record
-    records = ask_users(node, before, records, now)
+    records = probe_as_users(node, before, records, now)
     # Before anything is ordered: a repair reads how often its mount has failed.
-    unkept = keep(node, records, now)
+    unkept = save_records(node, records, now)
     units = [repair_unit(name) for name in ordered]
-    munged = munge.see_to(node)
-    guarded = packet_rules.see_to(node)
-    said = [*(words for words in (unkept, munged.said, guarded.said) if words), *changes(before, records)]
-    if node.config.health.drain:
-        from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
-
-        if drain.is_due(node, records, first=not before):
-            units.append(DRAIN_UNIT)
+    munge_state = munge.ensure_running(node)
+    rules_state = packet_rules.restore_rules(node)
+    messages = [
+        *(message for message in (unkept, munge_state.message, rules_state.message) if message),
+        *changes(before, records),
+    ]
+    if _is_drain_due(node, records, first=not before):
+        units.append(DRAIN_UNIT)
     if units:
         try:
             # Not waited for: neither may hold up the next check.
             node.runner.run(["systemctl", "start", "--no-block", *units], timeout=10)
         except RunError as err:
-            said.append(f"cannot start {' '.join(units)}: {err.message}")
+            messages.append(f"cannot start {' '.join(units)}: {err.message}")
     directory = node.config.health.textfile_directory
-    textfile = f"{directory}/{metrics.FILE}" if directory else ""
-    if textfile:
+    if directory:
+        textfile = f"{directory}/{metrics.FILE}"
         text = metrics.text(
             node,
             records,
-            node.clock.monotonic() - began,
+            node.clock.monotonic() - started_at,
             kept=not unkept,
-            munged=munged.runs,
+            munged=munge_state.runs,
             saves=user_notes.saves(node),
             jobs=user_notes.jobs(node),
-            unprotected=len(unprotected(node)),
-            guarded=guarded.holds,
+            unprotected=len(find_unprotected(node)),
+            guarded=rules_state.in_force,
         )
         try:
             # Another may be at home there, the exporter's user for one, and have something mounted that hangs.
-            in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
+            run_in_child(textfile, partial(write_volatile, node.paths.real(textfile), text), METRICS_WITHIN)
         except NodeError as err:
-            said.append(f"no metrics: {err.message}")
+            messages.append(f"no metrics: {err.message}")
     try:
         publish(node, records, now)
     except OSError as err:
-        said.append(f"nobody outside is told: {err}")
-    return CheckCycle(records, tuple(ordered), tuple(said), unkept)
+        messages.append(f"nobody outside is told: {err}")
+    return CheckCycle(records, tuple(ordered), tuple(messages), unkept)
 
 
-def ask_users(
+def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
+    """Tell whether the configuration lets the kit drain this node, and Slurm must be queried for that now."""
+    if not node.config.health.drain:
+        return False
+    from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
+
+    return drain.is_due(node, records, first=first)
+
+
+def probe_as_users(
     node: Node, before: Mapping[str, HealthRecord], records: Mapping[str, HealthRecord], now: float
 ) -> Dict[str, HealthRecord]:
     """The records with what users cannot write: tried now and then, and at once on a mount that is new."""
-    asked = dict(records)
+    updated = dict(records)
     due = [mount for mount in node.mounts if users_are_due(before.get(mount.name), records[mount.name], now)]
     if not due or os.geteuid():
-        return asked
+        return updated
     refused = user_access.refusals(node, due)
     for mount in due:
-        words = refused.get(mount.name, "")
-        asked[mount.name] = replace(records[mount.name], users_refused=words, users_asked_at=now)
-    return asked
+        refusal = refused.get(mount.name, "")
+        updated[mount.name] = replace(records[mount.name], users_refused=refusal, users_asked_at=now)
+    return updated
 
 
 def users_are_due(before: Optional[HealthRecord], record: HealthRecord, now: float) -> bool:
@@ -145,49 +158,51 @@ def users_are_due(before: Optional[HealthRecord], record: HealthRecord, now: flo
     return not 0 <= now - record.users_asked_at < DEEP_EVERY
 
 
-def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
+def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
     """Keep what was found, for the next check, the repairs and the scripts; why that failed, in a line, or ""."""
-    place = os.path.dirname(node.paths.health)
+    directory = os.path.dirname(node.paths.health)
     try:
         with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(place):
+            for entry in os.scandir(directory):
                 if entry.is_dir(follow_symlinks=False):
                     remove_partials(entry.path)
-            remove_partials(place)
+            remove_partials(directory)
         health_record.save(node, records, now)
         mark_degraded(node, records)
     except OSError as err:
         if isinstance(err, PermissionError):
             raise
         return (
-            f"{place} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
-            f"counted (df -h {place}; df -i {place})"
+            f"{directory} takes no file: {err.strerror}: the mounts are checked and repaired, but failures are not "
+            f"counted (df -h {directory}; df -i {directory})"
         )
     return ""
 
 
-def count(before: Optional[HealthRecord], look: Look, policy: HealthPolicy) -> HealthRecord:
+def update_record(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
     """The record after this look."""
-    entry, probed = look.seen.entry, look.seen.probed
+    entry, probed = mount_check.observation.entry, mount_check.observation.probed
     record = before or HealthRecord({})
     if probed is not None and probed.outcome == "not_asked":
         # A node that is too busy to ask has found nothing out: it must not be drained for that.
-        return replace(record, status=asdict(look.status))
-    record = record.after(look.status, policy)
-    mount_id = entry.mount_id if entry else 0
+        return replace(record, status=asdict(mount_check.status))
+    record = record.after(mount_check.status, policy)
+    mount_id = 0
+    if entry:
+        mount_id = entry.mount_id
     answered = probed is not None and probed.outcome == "answered"
     failed = probed is not None and probed.operation in DEEP
     deep_at = record.deep_at
     # EACCES for root (root_squash) is not a failure: the mount is `ok` (classify.py).
-    if look.mode and answered and (not failed or look.status.state == MountState.OK):
-        deep_at = look.status.checked_at
+    if mount_check.mode and answered and (not failed or mount_check.status.state == MountState.OK):
+        deep_at = mount_check.status.checked_at
     elif failed or mount_id != record.mount_id:
         # It is tried again at the next check, so that the state stays what it is until it works.
         deep_at = 0.0
     return replace(record, mount_id=mount_id, deep_at=deep_at)
 
 
-def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
+def due_probe_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
     """What this check's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
 
     In a versioned bucket every write of a probe would stay behind as a version for ever.
@@ -197,10 +212,12 @@ def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: f
         return mode
     if 0 <= now - record.deep_at < DEEP_EVERY:
         return ""
-    return mode.replace("w", "") if mount.traits.keeps_versions else mode
+    if mount.traits.keeps_versions:
+        return mode.replace("w", "")
+    return mode
 
 
-def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
+def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
     """The record with what the last repair said, when that is new."""
     if not record.repaired_at:
         return record
@@ -231,10 +248,16 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
         old = before.get(name) or HealthRecord({"state": MountState.OK})
         detail = record.status.get("detail")
         if record.state != old.state:
-            lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")
+            line = f"{name}: {old.state} -> {record.state}"
+            if detail:
+                line += f": {detail}"
+            lines.append(line)
         if record.nearly_full != old.nearly_full:
-            said = MountStatus(**record.status)
-            lines.append(f"{name}: {'' if record.nearly_full else 'no longer '}nearly full: {said.fullness}")
+            status = MountStatus(**record.status)
+            condition = "no longer nearly full"
+            if record.nearly_full:
+                condition = "nearly full"
+            lines.append(f"{name}: {condition}: {status.fullness}")
         if record.users_refused != old.users_refused:
             lines.append(f"{name}: {record.users_refused or 'users can write there again'}")
         if record.degraded and not old.degraded:

@@ -5,7 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
@@ -40,89 +40,93 @@ def text(
     """
     named = [(_labels(name, record), record) for name, record in records.items()]
     lines: List[str] = []
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_state",
         "gauge",
         "1 for the state that the mount is in.",
         [({**labels, "state": record.state}, 1) for labels, record in named],
     )
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_healthy",
         "gauge",
         "Whether a job can use the mount.",
         [(labels, record.serves) for labels, record in named],
     )
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_degraded",
         "gauge",
         "Whether too many checks in a row have failed.",
         [(labels, record.degraded) for labels, record in named],
     )
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_failed_checks",
         "gauge",
         "Failed checks in a row.",
         [(labels, record.failures) for labels, record in named],
     )
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_latency_seconds",
         "gauge",
         "Of stat and statvfs at the last whole check.",
         [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named],
     )
-    lines += _room(named)
-    lines += _metric(
+    lines += _capacity_metrics(named)
+    lines += _format_metric(
         "hyperpod_kit_mount_repairs_total",
         "counter",
         "Repairs ordered since boot.",
         [(labels, record.repairs_total) for labels, record in named],
     )
-    lines += _metric(
+    lines += _format_metric(
         "hyperpod_kit_mount_failed_repairs_total",
         "counter",
         "Repairs since boot that did not help.",
         [(labels, record.failed_repairs_total) for labels, record in named],
     )
-    lines += _metric("hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, seconds)])
-    lines += _metric("hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)])
-    lines += _metric(
+    lines += _format_metric(
+        "hyperpod_kit_health_seconds", "gauge", "How long the last whole check took.", [({}, seconds)]
+    )
+    lines += _format_metric(
+        "hyperpod_kit_health_kept", "gauge", "Whether what the checks find can be kept.", [({}, kept)]
+    )
+    lines += _format_metric(
         "hyperpod_kit_unprotected_mounts",
         "gauge",
         "Mounts of others' contents without nosuid and nodev.",
         [({}, unprotected)],
     )
     if guarded is not None:
-        lines += _metric(
+        lines += _format_metric(
             "hyperpod_kit_packet_rules", "gauge", "Whether NFS and the role are closed to users.", [({}, guarded)]
         )
     if munged is not None:
-        lines += _metric(
+        lines += _format_metric(
             "hyperpod_kit_munged_runs", "gauge", "Whether munged runs, which all of Slurm needs.", [({}, munged)]
         )
     if saves:
-        durable = [(_run(one), one.note.durable_at) for one in saves]
-        lines += _metric(
+        durable = [(_run_labels(saves_note), saves_note.note.durable_at) for saves_note in saves]
+        lines += _format_metric(
             "hyperpod_kit_checkpoint_durable_timestamp_seconds",
             "gauge",
             "When the newest save of this start was seen on storage.",
             [(labels, at) for labels, at in durable if at is not None],
         )
-        lines += _metric(
+        lines += _format_metric(
             "hyperpod_kit_checkpoint_lost_saves",
             "gauge",
             "Saves in a row that came to nothing.",
-            [(_run(one), one.note.lost_in_row) for one in saves],
+            [(_run_labels(saves_note), saves_note.note.lost_in_row) for saves_note in saves],
         )
-        steps = [(_run(one), one.note.durable_step) for one in saves]
-        lines += _metric(
+        steps = [(_run_labels(saves_note), saves_note.note.durable_step) for saves_note in saves]
+        lines += _format_metric(
             "hyperpod_kit_checkpoint_durable_step",
             "gauge",
             "The step of the newest save of this start on storage.",
             [(labels, step) for labels, step in steps if step is not None],
         )
     if jobs:
-        lines += _jobs(jobs)
-    lines += _metric(
+        lines += _job_metrics(jobs)
+    lines += _format_metric(
         "hyperpod_kit_bundle_info",
         "gauge",
         "The bundle that this node runs.",
@@ -140,17 +144,17 @@ _ROOM = (
 """Of a mount, with its place in the record."""
 
 
-def _room(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[str]:
+def _capacity_metrics(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[str]:
     """How full the mounts are; no series of one that does not tell, or that could not be asked."""
-    for name, key, words in _ROOM:
+    for name, key, help_text in _ROOM:
         what = key.partition("_")[2]
-        told = [
+        measured = [
             (labels, float(record.status[key]))
             for labels, record in named
             if record.status.get(f"used_{what}") or record.status.get(f"free_{what}")
         ]
-        yield from _metric(name, "gauge", words, told)
-    yield from _metric(
+        yield from _format_metric(name, "gauge", help_text, measured)
+    yield from _format_metric(
         "hyperpod_kit_mount_nearly_full",
         "gauge",
         "Whether it was 80 % full, and has not been below 75 % since.",
@@ -158,50 +162,53 @@ def _room(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[s
     )
 
 
-def _jobs(jobs: Sequence[FoundJob]) -> Iterable[str]:
+def _job_metrics(jobs: Sequence[FoundJob]) -> Iterable[str]:
     """How jobs fare, by the word of their `job run`; no series of what nobody knows."""
-    named = [({"job_id": one.note.job, "uid": str(one.uid)}, one.note) for one in jobs]
-    yield from _metric(
+    named = [({"job_id": job.note.job, "uid": str(job.uid)}, job.note) for job in jobs]
+    yield from _format_metric(
         "hyperpod_kit_job_attempts",
         "gauge",
         "Attempts of the job so far, in all runs of its script.",
         [(labels, note.attempts) for labels, note in named],
     )
-    yield from _metric(
+    yield from _format_metric(
         "hyperpod_kit_job_attempt_started_timestamp_seconds",
         "gauge",
         "When the attempt began that runs now.",
         [(labels, note.started) for labels, note in named if note.started is not None],
     )
-    yield from _metric(
+    yield from _format_metric(
         "hyperpod_kit_job_lost_steps",
         "gauge",
         "Steps that were done twice, as far as that is known.",
         [(labels, note.lost_steps) for labels, note in named if note.lost_steps is not None],
     )
-    yield from _metric(
+    yield from _format_metric(
         "hyperpod_kit_job_goodput_ratio",
         "gauge",
         "Part of the GPU time that the job has held in which steps were done that lasted.",
         [(labels, note.goodput) for labels, note in named if note.goodput is not None],
     )
-    yield from _metric(
+    yield from _format_metric(
         "hyperpod_kit_job_ended_attempts",
         "gauge",
         "Attempts by how they ended.",
         [({**labels, "class": name}, count) for labels, note in named for name, count in note.ends.items()],
     )
-    yield from _metric(
+    yield from _format_metric(
         "hyperpod_kit_job_gpu_seconds_total",
         "counter",
         "GPU-seconds of this run of the script by what they went into; steps less twice are those that lasted.",
-        [
-            ({"job_id": one.note.job, "uid": str(one.uid), "cause": cause}, seconds)
-            for one in jobs
-            if one.time is not None
-            for cause, seconds in one.time.gpu_seconds.items()
-        ],
+        _gpu_second_samples(jobs),
     )
+
+
+def _gpu_second_samples(jobs: Sequence[FoundJob]) -> Iterator[Sample]:
+    for job in jobs:
+        if job.time is None:
+            continue
+        for cause, seconds in job.time.gpu_seconds.items():
+            yield {"job_id": job.note.job, "uid": str(job.uid), "cause": cause}, seconds
 
 
 def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
@@ -214,20 +221,28 @@ def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     }
 
 
-def _run(found: FoundNote) -> Mapping[str, str]:
-    return {"run": found.note.run, "id": found.run_hash, "uid": str(found.uid), "job_id": found.note.job}
+def _run_labels(found_note: FoundNote) -> Mapping[str, str]:
+    return {
+        "run": found_note.note.run,
+        "id": found_note.run_hash,
+        "uid": str(found_note.uid),
+        "job_id": found_note.note.job,
+    }
 
 
-def _metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -> Iterable[str]:
+def _format_metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -> Iterable[str]:
     yield f"# HELP {name} {help}"
     yield f"# TYPE {name} {kind}"
-    seen: Set[str] = set()
+    label_sets: Set[str] = set()
     for labels, value in samples:
         inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
-        if inner in seen:
+        if inner in label_sets:
             continue  # two notes of a user may say the same of themselves, and a series twice is an error for all
-        seen.add(inner)
-        yield f"{name}{'{' + inner + '}' if inner else ''} {_number(value)}"
+        label_sets.add(inner)
+        series = name
+        if inner:
+            series = f"{name}{{{inner}}}"
+        yield f"{series} {_number(value)}"
 
 
 def _escape(word: str) -> str:
@@ -235,4 +250,6 @@ def _escape(word: str) -> str:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0")
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.6f}".rstrip("0")

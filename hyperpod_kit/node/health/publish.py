@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.slurm.guard.report import standing
+from hyperpod_kit.node.slurm.guard.report import current_findings
 from hyperpod_kit.node.steplog import append_line, stamp
 from hyperpod_kit.node.warnings import warnings
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -31,23 +31,23 @@ _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 
 def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
-    found = warnings(node)
-    slurm = standing(node)
+    warning_lines = warnings(node)
+    slurm = current_findings(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
     # Details of Slurm's findings hold ages, and a line for each second would be no news.
-    states = json.dumps([now_is, found, [finding.code for finding in slurm]], sort_keys=True)
-    told = (read_text(node.paths.told) or "").partition("\n")
-    if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
+    states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)
+    published = (read_text(node.paths.published_state) or "").partition("\n")
+    if published[2] == states and 0 <= now - _number(published[0]) < EVERY:
         return
-    append_line(node.paths.log, line(node, records, now, found, slurm))
-    write_volatile(node.paths.told, f"{now!r}\n{states}")
+    append_line(node.paths.log, make_report(node, records, now, warning_lines, slurm))
+    write_volatile(node.paths.published_state, f"{now!r}\n{states}")
 
 
-def line(
+def make_report(
     node: Node,
     records: Mapping[str, HealthRecord],
     now: float,
-    found: Sequence[str] = (),
+    warning_lines: Sequence[str] = (),
     slurm: Sequence[SlurmFinding] = (),
 ) -> Dict[str, Any]:
     """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
@@ -55,9 +55,11 @@ def line(
     for name, record in records.items():
         status = record.status
         entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
-        mounts.append(entry if status.get("required", True) else {**entry, "required": False})
+        if not status.get("required", True):
+            entry["required"] = False
+        mounts.append(entry)
     healthy = all(record.serves for record in records.values())
-    return {
+    report: Dict[str, Any] = {
         "ts": stamp(now),
         "node": node.facts.node,
         "role": node.facts.role,
@@ -67,9 +69,12 @@ def line(
         "bundle_id": node.bundle_id,
         "checked_at": round(now, 1),
         "mounts": mounts,
-        **({"warnings": list(found)} if found else {}),
-        **({"slurm": [finding.to_dict() for finding in slurm]} if slurm else {}),
     }
+    if warning_lines:
+        report["warnings"] = list(warning_lines)
+    if slurm:
+        report["slurm"] = [finding.to_dict() for finding in slurm]
+    return report
 
 
 def _number(word: str) -> float:

@@ -67,8 +67,11 @@ class HealthRecord:
     def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""
         now = status.checked_at
-        since = self.since if status.state == self.state else now
-        if policy.keeps_away(status):
+        if status.state == self.state:
+            since = self.since
+        else:
+            since = now
+        if policy.keeps_jobs_away(status):
             failures = self.failures + 1
             return replace(
                 self,
@@ -100,13 +103,15 @@ def pause(repairs: int, interval: float) -> float:
 def load(node: Node) -> Dict[str, HealthRecord]:
     """The records by name of the mount; empty when there are none that can be read."""
     raw: Optional[Any] = read_json(node.paths.health)
-    known = {field.name for field in fields(HealthRecord)}
-    found = {}
-    mounts = raw.get("mounts") if isinstance(raw, dict) else None
+    field_names = {field.name for field in fields(HealthRecord)}
+    records = {}
+    mounts = None
+    if isinstance(raw, dict):
+        mounts = raw.get("mounts")
     for name, entry in (mounts if isinstance(mounts, dict) else {}).items():
         if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
-            found[name] = HealthRecord(**{key: value for key, value in entry.items() if key in known})
-    return found
+            records[name] = HealthRecord(**{key: value for key, value in entry.items() if key in field_names})
+    return records
 
 
 def nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:

@@ -15,13 +15,13 @@ from hyperpod_kit.model.states import REPAIRS, MountState, RepairAction
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot
+from hyperpod_kit.node.files import try_write_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.health.repair_policy import wanted
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.health.repair_policy import requested_action
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.mounts.ensure import await_healthy, clear_dead
-from hyperpod_kit.node.observe.check import check, look_at
+from hyperpod_kit.node.observe.check import check, observe_mounts
 from hyperpod_kit.node.timing import wait_for
 
 REVIVED_WITHIN = 15.0
@@ -30,45 +30,51 @@ nobody's open files are lost, as they would be when the mount is torn away."""
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairOutcome:
     """How a repair ended: whether the mount serves, and what happened, in words."""
 
     ok: bool
-    words: str
+    summary: str
 
 
-def repair(node: Node, mount: Mount) -> Optional[Repaired]:
+def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
     """Look again, do what is wanted, keep how it ended; None when another repair of this mount is at it."""
-    with held(node, f"{mount.name}.repair", seconds=0) as mine:
-        if not mine:
+    with hold_lock(node, f"{mount.name}.repair", seconds=0) as locked:
+        if not locked:
             return None
-        look = look_at(node, [mount])[0]
+        mount_check = observe_mounts(node, [mount])[0]
         failures = health_record.load(node).get(mount.name, HealthRecord({})).failures
-        action = wanted(mount, look.status, failures)
-        if look.status.healthy:
-            result = Repaired(True, "nothing to repair: it serves")
+        action = requested_action(mount, mount_check.status, failures)
+        if mount_check.status.healthy:
+            result = RepairOutcome(True, "nothing to repair: it serves")
         elif action not in REPAIRS:
-            result = Repaired(False, f"{look.status.state} is not repaired from here: {look.status.detail}")
+            result = RepairOutcome(
+                False, f"{mount_check.status.state} is not repaired from here: {mount_check.status.detail}"
+            )
         elif (
-            look.status.state == MountState.STALE
-            and look.seen.identity is not None
-            and look.seen.identity.endpoint_gone
+            mount_check.status.state == MountState.STALE
+            and mount_check.observation.identity is not None
+            and mount_check.observation.identity.endpoint_is_dead
             and _revived(node, mount)
         ):
-            result = Repaired(True, "its watchdog brought the proxy back")
+            result = RepairOutcome(True, "its watchdog brought the proxy back")
         else:
             result = carry_out(node, mount, action)
-        jot(node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.words})
+        try_write_json(
+            node.paths.repair_result(mount.name), {"at": node.clock.wall(), "ok": result.ok, "words": result.summary}
+        )
     # The mark, the metrics and Slurm learn of it now, not at the next check.
     node.runner.run(["systemctl", "start", "--no-block", HEALTH_UNIT], timeout=10, check=False)
     return result
 
 
 def _revived(node: Node, mount: Mount) -> bool:
-    def look() -> Optional[bool]:
-        return True if check(node, mount).healthy else None
+    def check_once() -> Optional[bool]:
+        if check(node, mount).healthy:
+            return True
+        return None
 
-    return bool(wait_for(look, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
+    return bool(wait_for(check_once, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
 
 
 def _kill_daemon(node: Node, mount: Mount) -> None:
@@ -87,7 +93,7 @@ def _asked_by(mount: Mount) -> str:
     return f"repair of mount {mount.name}"
 
 
-def carry_out(node: Node, mount: Mount, action: RepairAction) -> Repaired:
+def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
     """Do one of REPAIRS. Only what is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
     try:
@@ -95,14 +101,17 @@ def carry_out(node: Node, mount: Mount, action: RepairAction) -> Repaired:
         clear_dead(node, mount)
         # The daemon's own supervision may have been faster than this check.
         if check(node, mount).healthy:
-            return Repaired(True, f"{action}: {unit} was back already")
+            return RepairOutcome(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
-        verb = "restart" if systemd.is_active(node, unit) else "start"
+        if systemd.is_active(node, unit):
+            verb = "restart"
+        else:
+            verb = "start"
         audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_asked_by(mount))
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
-        return Repaired(True, f"{action}: {unit} serves again")
+        return RepairOutcome(True, f"{action}: {unit} serves again")
     except RunError as err:
-        return Repaired(False, f"{action} failed: {systemd.last_words(node, unit) or err.message}")
+        return RepairOutcome(False, f"{action} failed: {systemd.last_log_line(node, unit) or err.message}")
     except HyperpodKitError as err:
-        return Repaired(False, f"{action} failed: {err.message}")
+        return RepairOutcome(False, f"{action} failed: {err.message}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.states import GONE, REPAIRS, MountState, RepairAction
+from hyperpod_kit.model.states import ABSENT_OR_STALE, REPAIRS, MountState, RepairAction
 from hyperpod_kit.node.health.record import HealthRecord, pause
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
@@ -15,21 +15,25 @@ STRIKES = 2
 """A hung daemon is killed only when two checks in a row say that it hangs."""
 
 
-def wanted(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
+def requested_action(mount: Mount, status: MountStatus, failures: int) -> RepairAction:
     """What the state asks for; `failures` counts this check."""
-    if status.state in GONE:
+    if status.state in ABSENT_OR_STALE:
         return RepairAction.RESTART
     if status.state == MountState.HUNG and kind_of(mount).restart_when_hung:
-        return RepairAction.KILL if failures >= STRIKES else RepairAction.WAIT
+        if failures >= STRIKES:
+            return RepairAction.KILL
+        return RepairAction.WAIT
     # It serves, or something lives there, or it is the server's business: a person must look.
     return RepairAction.NONE
 
 
 def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: float) -> RepairAction:
-    """As `wanted`, but `wait` also while the back-off lasts. `record` already counts this check."""
-    action = wanted(mount, status, record.failures)
+    """As `requested_action`, but `wait` also while the back-off lasts. `record` already counts this check."""
+    action = requested_action(mount, status, record.failures)
     if action not in REPAIRS:
         return action
     # A clock that was set back must not stop repairs for good.
     since = status.checked_at - record.repaired_at
-    return RepairAction.WAIT if 0 <= since < pause(record.repairs, interval) else action
+    if 0 <= since < pause(record.repairs, interval):
+        return RepairAction.WAIT
+    return action

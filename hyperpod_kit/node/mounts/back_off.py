@@ -11,7 +11,7 @@ import contextlib
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.node.files import read_json, try_write_json
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -22,12 +22,12 @@ PAUSES = BackOff(1.0, 10.0)
 """Seconds; shorter than the TimeoutStopSec of the unit."""
 
 
-def started(node: Node, mount: Mount) -> None:
-    """Count a start; `serves` takes it back."""
-    jot(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
+def count_start(node: Node, mount: Mount) -> None:
+    """Count a start; `reset_starts` takes it back."""
+    try_write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
 
 
-def serves(node: Node, mount: Mount) -> None:
+def reset_starts(node: Node, mount: Mount) -> None:
     """The start has succeeded."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.starts(mount.name))
@@ -40,4 +40,7 @@ def pause(node: Node, mount: Mount) -> float:
 
 def _starts(node: Node, mount: Mount) -> int:
     raw = read_json(node.paths.starts(mount.name))
-    return raw.get("starts", 0) if isinstance(raw, dict) else 0
+    starts = 0
+    if isinstance(raw, dict):
+        starts = raw.get("starts", 0)
+    return starts

@@ -23,7 +23,7 @@ from hyperpod_kit.node.mounts import shadowed_homes
 from hyperpod_kit.node.mounts.ensure import await_healthy
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.mounts.mount_record import read_record
-from hyperpod_kit.node.mounts.protect import lacking, protect
+from hyperpod_kit.node.mounts.protect import missing_flags, protect
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import MountStep, StepOutcome
 
@@ -45,14 +45,20 @@ def plan(node: Node, mount: Mount, unit: str) -> MountPlan:
     """
     status = check(node, mount)
     running = systemd.is_active(node, carrier_unit(mount))
-    outdated = running and mount.traits.service.daemon and not started_as(node, mount, unit)
+    outdated = running and mount.traits.service.daemon and not was_started_with(node, mount, unit)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(
             f"{mount.path} is {status.state} ({status.source}): {status.detail}",
             hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}",
         )
     serves = status.state in MOUNTED and running and not outdated
-    return MountPlan(status, "" if serves else "restart" if running else "start", outdated)
+    if serves:
+        verb = ""
+    elif running:
+        verb = "restart"
+    else:
+        verb = "start"
+    return MountPlan(status, verb, outdated)
 
 
 def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
@@ -60,57 +66,56 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
 
     Raises MountFailed with the last words of whatever failed, or as `plan`.
     """
-    todo = plan(node, mount, _installed(node, mount))
-    if not todo.verb:
+    mount_plan = plan(node, mount, _installed_unit(node, mount))
+    if not mount_plan.verb:
         protected = protect(node, mount)
-        carried = shadowed_homes.carry_over(node, mount)
-        words = [
-            todo.status.source,
-            todo.status.detail,
-            "its new options count from the next mount on" if made_otherwise(node, mount) else "",
-            *carried,
-            f"{' and '.join(PROTECTED)} set" if protected else "",
-        ]
-        return bool(carried) or protected, "; ".join(word for word in words if word)
-    if todo.verb == "restart":
-        audit.record(
-            "restarted",
-            carrier_unit(mount),
-            "its bucket or its options changed" if todo.outdated else f"{mount.path} was {todo.status.state}",
-            asked_by="node apply",
-            owner=mount.owner or "",
-        )
-    changed, source = _start(node, mount, todo.verb)
+        carried = shadowed_homes.copy_missing_homes(node, mount)
+        parts = [mount_plan.status.source, mount_plan.status.detail]
+        if options_changed(node, mount):
+            parts.append("its new options count from the next mount on")
+        parts.extend(carried)
+        if protected:
+            parts.append(f"{' and '.join(PROTECTED)} set")
+        return bool(carried) or protected, "; ".join(part for part in parts if part)
+    if mount_plan.verb == "restart":
+        reason = f"{mount.path} was {mount_plan.status.state}"
+        if mount_plan.outdated:
+            reason = "its bucket or its options changed"
+        audit.record("restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or "")
+    changed, source = _start(node, mount, mount_plan.verb)
     protect(node, mount)
-    shadowed_homes.carry_over(node, mount)
+    shadowed_homes.copy_missing_homes(node, mount)
     return changed, source
 
 
 def pending(node: Node, mount: Mount) -> str:
     """What `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it would."""
     # Compare with the unit in the bundle: in a dry run it is not installed yet.
-    todo = plan(node, mount, systemd.bundled(node, carrier_unit(mount)))
-    if todo.verb:
-        return f"{todo.verb} {carrier_unit(mount)}"
+    mount_plan = plan(node, mount, systemd.bundled(node, carrier_unit(mount)))
+    if mount_plan.verb:
+        return f"{mount_plan.verb} {carrier_unit(mount)}"
     missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]
-    words = [
-        f"set {' and '.join(lacking(node, mount))}" if lacking(node, mount) else "",
-        f"make {', '.join(missing)}" if missing else "",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = []
+    if missing_flags(node, mount):
+        parts.append(f"set {' and '.join(missing_flags(node, mount))}")
+    if missing:
+        parts.append(f"make {', '.join(missing)}")
+    return "; ".join(part for part in parts if part)
 
 
 def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     unit = carrier_unit(mount)
-    said: Optional[str] = None
+    error: Optional[str] = None
     try:
         node.runner.run(["systemctl", verb, unit], timeout=260)
     except RunError as err:
-        said = systemd.last_words(node, unit) or err.message
+        error = systemd.last_log_line(node, unit) or err.message
     # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
-    patience = 60.0 if said is None or mount.traits.service.daemon else 0.0
+    seconds = 0.0
+    if error is None or mount.traits.service.daemon:
+        seconds = 60.0
     try:
-        status = await_healthy(node, mount, seconds=patience)
+        status = await_healthy(node, mount, seconds=seconds)
     except MountFailed as err:
         kind = kind_of(mount)
         if not os.path.exists(node.paths.real(kind.program)):
@@ -118,12 +123,12 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
                 f"{kind.program} is not installed on this node",
                 hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
             ) from err
-        raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err
+        raise MountFailed(error or err.message, hint=f"on the node: journalctl -u {unit}") from err
     write_json(node.paths.unit_record(mount.name), {"unit": unit_digest(node, mount)})
     return True, status.source
 
 
-def made_otherwise(node: Node, mount: Mount) -> bool:
+def options_changed(node: Node, mount: Mount) -> bool:
     """Whether the mount was made with another command than the configuration asks for now.
 
     It is not torn down for that: whoever works in it would lose it.
@@ -131,35 +136,35 @@ def made_otherwise(node: Node, mount: Mount) -> bool:
     record = read_record(node, mount)
     if record is None or not record.command:
         return False
-    command, asked = tuple(record.command), tuple(kind_of(mount).command(node, mount))
+    command, requested = tuple(record.command), tuple(kind_of(mount).command(node, mount))
     # A mount that lacked the flags has been given them, without being made anew.
-    return command != asked and (not mount.flags() or _without_flags(command) != _without_flags(asked))
+    return command != requested and (not mount.flags() or _without_flags(command) != _without_flags(requested))
 
 
 def _without_flags(command: Sequence[str]) -> List[str]:
-    return [",".join(option for option in word.split(",") if option not in PROTECTED) for word in command]
+    return [",".join(option for option in argument.split(",") if option not in PROTECTED) for argument in command]
 
 
-def _installed(node: Node, mount: Mount) -> str:
+def _installed_unit(node: Node, mount: Mount) -> str:
     return read_text(node.paths.unit(carrier_unit(mount))) or ""
 
 
 def unit_digest(node: Node, mount: Mount) -> str:
     """Digest of the mount's unit as it is installed."""
-    return _digest(_installed(node, mount))
+    return _digest(_installed_unit(node, mount))
 
 
 def _digest(unit: str) -> str:
     return hashlib.sha256(unit.encode()).hexdigest()
 
 
-def started_as(node: Node, mount: Mount, unit: str) -> bool:
+def was_started_with(node: Node, mount: Mount, unit: str) -> bool:
     """Whether that is the unit the mount was last brought up with; True when that was at boot, by the unit."""
     record = read_json(node.paths.unit_record(mount.name))
     return record is None or record["unit"] == _digest(unit)
 
 
-def note_running(node: Node, mounts: Sequence[Mount]) -> None:
+def record_running_units(node: Node, mounts: Sequence[Mount]) -> None:
     """Note which unit each running daemon was started with, before another text of it is installed.
 
     A boot starts them without a note, and so does a creation that was killed between the start and the note.
@@ -178,7 +183,7 @@ def _pending(node: Node, name: str) -> str:
     try:
         return pending(node, mount)
     except MountFailed:
-        if any(old.path == mount.path for old in remove_stale.leaving(node)):
+        if any(old.path == mount.path for old in remove_stale.removable_mounts(node)):
             return f"start {carrier_unit(mount)}"  # what lies there now goes before
         raise
 

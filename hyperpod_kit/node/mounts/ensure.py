@@ -15,13 +15,13 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.homes import make_mount_point
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.mounts import platform
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import forget, remember
+from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
 from hyperpod_kit.node.mounts.protect import protect
 from hyperpod_kit.node.observe.check import check
-from hyperpod_kit.node.timing import look_until
+from hyperpod_kit.node.timing import poll_until
 
 MOUNT_WITHIN = 120.0
 """Seconds in which a mount must succeed: names may not resolve yet, an access point may be seconds old."""
@@ -56,47 +56,47 @@ def clear_dead(node: Node, mount: Mount) -> bool:
     return cleared
 
 
-def prepare(node: Node, mount: Mount) -> None:
+def prepare_for_daemon(node: Node, mount: Mount) -> None:
     """Make the path ready for a daemon that is about to mount there. Raises MountFailed when something lives there."""
-    with exclusively(node, mount):
+    with locked_mount(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
         if status.state != MountState.ABSENT:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
             )
-        make_ready(node, mount)
+        prepare_mount_point(node, mount)
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
     """Wait until the mount answers as ours. Raises MountFailed with the last state after `seconds`."""
-    found = look_until(
+    mount_status = poll_until(
         lambda: check(node, mount),
         lambda status: status.state in MOUNTED,
         seconds=seconds,
         clock=node.clock,
         longest=1.0,
     )
-    if found.state not in MOUNTED:
+    if mount_status.state not in MOUNTED:
         raise MountFailed(
-            f"{mount.name}: {mount.path} is {found.state} after {seconds:g} s: {found.detail}",
+            f"{mount.name}: {mount.path} is {mount_status.state} after {seconds:g} s: {mount_status.detail}",
             hint=f"hyperpod-kit node mounts {mount.name}",
         )
-    return found
+    return mount_status
 
 
-def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
+def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
     """Mount it unless it is mounted and answers; True when it was mounted now. For kinds that a command mounts.
 
     What HyperPod mounts itself is only waited for. Raises MountFailed when something else is there, or after
     `seconds` of trying; the last error of the mount helper is in the message.
     """
-    with exclusively(node, mount):
+    with locked_mount(node, mount):
         clear_dead(node, mount)
         status = check(node, mount)
         if status.state in MOUNTED:
             if not mount.platform:
-                remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
+                save_record(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
             protect(node, mount)
             return False
         if status.state != MountState.ABSENT:
@@ -108,32 +108,38 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
             await_platform(node, mount)
             protect(node, mount)
             return True
-        make_ready(node, mount)
-        make(node, mount, seconds)
+        prepare_mount_point(node, mount)
+        run_mount_command(node, mount, seconds)
         protect(node, mount)  # whatever the helper made of the options
-        remember(node, mount, kind_of(mount).command(node, mount))
+        save_record(node, mount, kind_of(mount).command(node, mount))
         return True
 
 
-def make(node: Node, mount: Mount, seconds: float) -> None:
+def run_mount_command(node: Node, mount: Mount, seconds: float) -> None:
     """Run the kind's command until the mount is there and answers. Raises MountFailed."""
-    said = ""
+    error = ""
 
-    def attempt() -> MountStatus:
-        nonlocal said
+    def try_mount() -> MountStatus:
+        nonlocal error
         try:
             node.runner.run(kind_of(mount).command(node, mount), timeout=COMMAND_SECONDS)
         except RunError as err:
-            said = err.message
+            error = err.message
         return check(node, mount)
 
-    made = look_until(attempt, _is_there, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
-    if made.state not in MOUNTED:
-        why = said or (f"{made.state}: {made.detail}" if _is_there(made) else f"nothing is mounted at {mount.path}")
-        raise MountFailed(f"{mount.name}: {why}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}")
+    mount_status = poll_until(try_mount, _is_present, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
+    if mount_status.state not in MOUNTED:
+        reason = f"nothing is mounted at {mount.path}"
+        if _is_present(mount_status):
+            reason = f"{mount_status.state}: {mount_status.detail}"
+        if error:
+            reason = error
+        raise MountFailed(
+            f"{mount.name}: {reason}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}"
+        )
 
 
-def _is_there(status: MountStatus) -> bool:
+def _is_present(status: MountStatus) -> bool:
     return status.state != MountState.ABSENT
 
 
@@ -141,7 +147,7 @@ def await_platform(node: Node, mount: Mount) -> None:
     """Wait for a mount of HyperPod's own, through its own unit where it has one. Raises MountFailed."""
     failed: Optional[MountFailed] = None
 
-    def look() -> MountStatus:
+    def start_and_check() -> MountStatus:
         nonlocal failed
         try:
             platform.start_platform_unit(node, mount)
@@ -149,27 +155,29 @@ def await_platform(node: Node, mount: Mount) -> None:
             failed = err
         return check(node, mount)
 
-    made = look_until(look, _is_there, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0)
-    if not _is_there(made):
-        raise failed or platform.not_there(mount)
-    if made.state not in MOUNTED:
+    mount_status = poll_until(
+        start_and_check, _is_present, seconds=platform.WITHIN, clock=node.clock, first=1.0, longest=10.0
+    )
+    if not _is_present(mount_status):
+        raise failed or platform.not_mounted_error(mount)
+    if mount_status.state not in MOUNTED:
         raise MountFailed(
-            f"{mount.name}: {mount.path} is {made.state} ({made.source}): {made.detail}",
+            f"{mount.name}: {mount.path} is {mount_status.state} ({mount_status.source}): {mount_status.detail}",
             hint=f"findmnt {mount.path}; InstanceStorageConfigs says what HyperPod mounts",
         )
 
 
-def make_ready(node: Node, mount: Mount) -> None:
+def prepare_mount_point(node: Node, mount: Mount) -> None:
     """Make the mount point and what the kind needs besides; no note of an earlier mount is true any more."""
-    forget(node, mount)
+    delete_record(node, mount)
     kind_of(mount).prepare(node, mount)
     make_mount_point(node, mount)
 
 
 @contextlib.contextmanager
-def exclusively(node: Node, mount: Mount) -> Iterator[None]:
+def locked_mount(node: Node, mount: Mount) -> Iterator[None]:
     """Hold the mount's lock. Raises MountFailed when another process keeps it for 30 s."""
-    with held(node, f"{mount.name}.mount", seconds=30) as mine:
-        if not mine:
+    with hold_lock(node, f"{mount.name}.mount", seconds=30) as locked:
+        if not locked:
             raise MountFailed(f"{mount.name}: another process has been working on this mount for 30 s")
         yield

@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json, read_text
+from hyperpod_kit.node.files import read_json, read_text, try_write_json
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -33,29 +33,33 @@ def read_record(node: Node, mount: Mount) -> Optional[MountRecord]:
     """What was noted of the mount, None without a note that can be read."""
     raw = read_json(node.paths.mount_record(mount.name))
     try:
-        return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ()))) if raw else None
+        if raw:
+            return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ())))
+        return None
     except (KeyError, TypeError):
         return None
 
 
-def replaced(record: Optional[MountRecord], entry: MountEntry) -> str:
+def replacement_reason(record: Optional[MountRecord], entry: MountEntry) -> str:
     """What became of the mount that we made, in words for a detail; "" while it is the one that is seen."""
     if record is None or record.device == entry.device:
         return ""
-    return "another mount lies above ours" if entry.stacked > 1 else "another mount took the place of ours"
+    if entry.stacked > 1:
+        return "another mount lies above ours"
+    return "another mount took the place of ours"
 
 
-def remember(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
+def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
     """Note what is mounted at the path now as ours, and what made it; a note that is still true is kept."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
     earlier = read_record(node, mount)
     if entry is None or (not command and earlier is not None and earlier.device == entry.device):
         return
     record = MountRecord(entry.device, mount_to_dict(mount), tuple(command))
-    jot(node.paths.mount_record(mount.name), asdict(record))
+    try_write_json(node.paths.mount_record(mount.name), asdict(record))
 
 
-def forget(node: Node, mount: Mount) -> None:
+def delete_record(node: Node, mount: Mount) -> None:
     """Drop the note: what it was about is gone, or about to be made anew."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.mount_record(mount.name))

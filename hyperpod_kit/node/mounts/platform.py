@@ -32,13 +32,13 @@ def start_platform_unit(node: Node, mount: Mount) -> bool:
         node.runner.run(["systemctl", "start", unit], timeout=90)
     except RunError as err:
         raise MountFailed(
-            f"{mount.name}: HyperPod's own {unit}: {systemd.last_words(node, unit) or err.message}",
+            f"{mount.name}: HyperPod's own {unit}: {systemd.last_log_line(node, unit) or err.message}",
             hint=f"on the node: systemctl status {unit}",
         ) from err
     return True
 
 
-def not_there(mount: Mount) -> MountFailed:
+def not_mounted_error(mount: Mount) -> MountFailed:
     """What to say when the platform has not made the mount."""
     return MountFailed(
         f"{mount.name}: HyperPod has not mounted {mount.path} after {WITHIN:g} s",

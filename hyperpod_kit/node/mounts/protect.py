@@ -41,67 +41,73 @@ FROM_KERNEL = ("nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime",
 
 
 class Unprotected(NamedTuple):
-    """A mount that lacks flags which it should have. ours: the mount of the configuration that lies there, or ""."""
+    """A mount that lacks flags which it should have. configured_name: the mount of the configuration that lies there,
+    or ""."""
 
     path: str
     what: str
-    lacks: Tuple[str, ...]
-    ours: str
+    missing_flags: Tuple[str, ...]
+    configured_name: str
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """What is wrong, and the way out."""
-        way = (
-            "hyperpod-kit node apply there sets them"
-            if self.ours
-            else f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
-        )
+        if self.configured_name:
+            remedy = "hyperpod-kit node apply there sets them"
+        else:
+            remedy = f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
         return (
-            f"{self.path} ({self.what}) is mounted without {','.join(self.lacks)}: whoever its server takes for "
-            f"root makes programs there that are root on this node; {way}"
+            f"{self.path} ({self.what}) is mounted without {','.join(self.missing_flags)}: whoever its server takes "
+            f"for root makes programs there that are root on this node; {remedy}"
         )
 
 
 def protect(node: Node, mount: Mount) -> bool:
-    """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `unprotected`
+    """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `find_unprotected`
     tells, at every look, of a mount whose flags cannot be set."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    lacks = () if entry is None else _lacks(entry, mount.flags())
-    if entry is None or not lacks:
+    if entry is None:
         return False
-    flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(lacks)
+    missing = _flags_missing_from(entry, mount.flags())
+    if not missing:
+        return False
+    flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(missing)
     try:
         # `bind`: the mount's own flags only. Nothing is asked of a server that may not answer.
         node.runner.run(["mount", "-o", f"remount,bind,{','.join(flags)}", mount.path], timeout=30)
     except RunError:
         return False
-    audit.record("remounted", mount.path, f"it lacked {','.join(lacks)}", asked_by=f"mount {mount.name}")
+    audit.record("remounted", mount.path, f"it lacked {','.join(missing)}", asked_by=f"mount {mount.name}")
     return True
 
 
-def lacking(node: Node, mount: Mount) -> Tuple[str, ...]:
+def missing_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
     """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    return () if entry is None else _lacks(entry, mount.flags())
+    if entry is None:
+        return ()
+    return _flags_missing_from(entry, mount.flags())
 
 
-def _lacks(entry: MountEntry, wanted: Sequence[str]) -> Tuple[str, ...]:
-    return tuple(flag for flag in wanted if flag not in entry.flags)
+def _flags_missing_from(entry: MountEntry, expected: Sequence[str]) -> Tuple[str, ...]:
+    return tuple(flag for flag in expected if flag not in entry.flags)
 
 
-def unprotected(node: Node) -> List[Unprotected]:
+def find_unprotected(node: Node) -> List[Unprotected]:
     """Every mount of this node that others can put programs of root into, the topmost of each place."""
     mounts = {mount.path.rstrip("/"): mount for mount in node.mounts}
-    seen = {entry.path: entry for entry in parse(read_text(node.paths.mountinfo) or "")}
-    found = []
-    for path, entry in seen.items():
+    entries_by_path = {entry.path: entry for entry in parse(read_text(node.paths.mountinfo) or "")}
+    unprotected_mounts = []
+    for path, entry in entries_by_path.items():
         mount = mounts.get(path)
         if mount is None and not is_foreign(entry):
             continue
-        lacks = _lacks(entry, PROTECTED if mount is None else mount.flags())
-        if lacks and entry.fs_type != "autofs":
-            found.append(Unprotected(path, f"{entry.fs_type} from {entry.source}", lacks, mount.name if mount else ""))
-    return found
+        missing = _flags_missing_from(entry, PROTECTED if mount is None else mount.flags())
+        if missing and entry.fs_type != "autofs":
+            unprotected_mounts.append(
+                Unprotected(path, f"{entry.fs_type} from {entry.source}", missing, mount.name if mount else "")
+            )
+    return unprotected_mounts
 
 
 def is_foreign(entry: MountEntry) -> bool:

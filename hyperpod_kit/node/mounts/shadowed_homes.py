@@ -47,11 +47,13 @@ def missing_homes(node: Node, mount: Mount) -> List[Home]:
         return []
     homes = homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.
-    there = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n") if homes else []
-    return [home for home in homes if os.path.basename(home.path) not in there]
+    present = []
+    if homes:
+        present = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n")
+    return [home for home in homes if os.path.basename(home.path) not in present]
 
 
-def carry_over(node: Node, mount: Mount) -> List[str]:
+def copy_missing_homes(node: Node, mount: Mount) -> List[str]:
     """Make each missing home, from what lies beneath the mount; those that were made. Raises MountFailed."""
     missing = missing_homes(node, mount)
     if not missing:
@@ -62,7 +64,7 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
         # A non-recursive bind mount of / shows the directories that other mounts hide.
         node.runner.run(["mount", "--bind", "/", view], timeout=30)
         try:
-            return [home.path for home in missing if _carry(node, node.paths.real(view), home)]
+            return [home.path for home in missing if _copy_home(node, node.paths.real(view), home)]
         finally:
             node.runner.run(["umount", view], timeout=30)
     except RunError as err:
@@ -72,25 +74,25 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
         ) from err
 
 
-def _carry(node: Node, view: str, home: Home) -> bool:
-    place = node.paths.real(home.path)
-    folder, name = os.path.split(place)
-    mine = f".{name}.{node.facts.node}."
+def _copy_home(node: Node, view: str, home: Home) -> bool:
+    target = node.paths.real(home.path)
+    folder, name = os.path.split(target)
+    prefix = f".{name}.{node.facts.node}."
     # What an earlier try of this node left.
     node.runner.run(
-        ["find", folder, "-maxdepth", "1", "-name", f"{mine}*.partial", "-exec", "rm", "-rf", "{}", "+"], timeout=120
+        ["find", folder, "-maxdepth", "1", "-name", f"{prefix}*.partial", "-exec", "rm", "-rf", "{}", "+"], timeout=120
     )
     # Everybody may be able to write beside it: nobody knows its name before it is there, and nobody passes it then.
-    partial = f"{folder}/{mine}{os.urandom(8).hex()}.partial"
-    whole = f"{partial}/home"
+    partial = f"{folder}/{prefix}{os.urandom(8).hex()}.partial"
+    new_home = f"{partial}/home"
     try:
         by_descriptor.make_directory(partial, 0o700)
         if os.path.isdir(view + home.path):
-            node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, whole], timeout=300)
+            node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, new_home], timeout=300)
         else:
-            by_descriptor.make_directory(whole, 0o700)
-            node.runner.run(["chown", f"{home.uid}:{home.gid}", whole], timeout=30)
-        by_descriptor.rename(whole, place)
+            by_descriptor.make_directory(new_home, 0o700)
+            node.runner.run(["chown", f"{home.uid}:{home.gid}", new_home], timeout=30)
+        by_descriptor.rename(new_home, target)
         return True
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):

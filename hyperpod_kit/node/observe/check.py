@@ -12,9 +12,9 @@ from typing import Callable, Container, Dict, List, Mapping, Optional, Sequence
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.states import ANSWERS
+from hyperpod_kit.model.states import RESPONSIVE
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json, read_text
+from hyperpod_kit.node.files import read_json, read_text, try_write_json
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify
@@ -35,11 +35,11 @@ DEEP_EVERY = 300.0
 
 
 @dataclass(frozen=True)
-class Look:
+class MountCheck:
     """What one look at one mount found. mode: what the probe did beyond stat and statvfs, as `deep_mode` writes it."""
 
     status: MountStatus
-    seen: MountObservation
+    observation: MountObservation
     mode: str = ""
 
 
@@ -58,10 +58,14 @@ def check_all(
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
-        mode = deep_mode(mount) if deep else ""
-        return mode.replace("w", "") if mount.traits.keeps_versions else mode
+        mode = ""
+        if deep:
+            mode = deep_mode(mount)
+        if mount.traits.keeps_versions:
+            return mode.replace("w", "")
+        return mode
 
-    return [found.status for found in look_at(node, mounts, deadline, modes, nearly_full)]
+    return [mount_check.status for mount_check in observe_mounts(node, mounts, deadline, modes, nearly_full)]
 
 
 def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
@@ -72,56 +76,64 @@ def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountSt
 def deep_mode(mount: Mount) -> str:
     """What a probe of this mount may do beyond stat and statvfs, as its kind says in model/mounts: `l` list, for
     `Traits.cached_stat`; `w` write and remove a file, for `Mount.probe_may_write`."""
-    return ("l" if mount.traits.cached_stat else "") + ("w" if mount.probe_may_write() else "")
+    mode = ""
+    if mount.traits.cached_stat:
+        mode += "l"
+    if mount.probe_may_write():
+        mode += "w"
+    return mode
 
 
-def shallow(mount: Mount, entry: MountEntry) -> str:
+def shallow_mode(mount: Mount, entry: MountEntry) -> str:
     """Nothing more than stat and statvfs."""
     return ""
 
 
-def look_at(
+def observe_mounts(
     node: Node,
     mounts: Sequence[Mount],
     deadline: Optional[float] = None,
-    modes: Modes = shallow,
+    modes: Modes = shallow_mode,
     nearly_full: Container[str] = (),
-) -> List[Look]:
+) -> List[MountCheck]:
     """Look at every mount, in order. `nearly_full`: names of those that were so at the last look.
 
     Where one was unmounted after the kernel listed it and before it was touched, the directory beneath has answered:
     such a mount is looked at once more, with a deadline of its own, and is unknown when that happens again.
     """
-    deadline = node.config.health.deadline if deadline is None else deadline
-    found = _look_once(node, mounts, deadline, modes, nearly_full)
-    changed = _changed(node, mounts, found)
+    if deadline is None:
+        deadline = node.config.health.deadline
+    checks = _observe_once(node, mounts, deadline, modes, nearly_full)
+    changed = _remounted(node, mounts, checks)
     if changed:
-        found.update(_look_once(node, changed, deadline, modes, nearly_full))
-        for mount in _changed(node, changed, found):
-            entry = found[mount.name].seen.entry
-            was = mount.name in nearly_full
-            found[mount.name] = _look(node, mount, entry, Probed("not_asked"), deadline, "", was)
-    return [found[mount.name] for mount in mounts]
+        checks.update(_observe_once(node, changed, deadline, modes, nearly_full))
+        for mount in _remounted(node, changed, checks):
+            entry = checks[mount.name].observation.entry
+            was_nearly_full = mount.name in nearly_full
+            checks[mount.name] = _make_check(node, mount, entry, Probed("not_asked"), deadline, "", was_nearly_full)
+    return [checks[mount.name] for mount in mounts]
 
 
-def _changed(node: Node, mounts: Sequence[Mount], found: Mapping[str, Look]) -> List[Mount]:
+def _remounted(node: Node, mounts: Sequence[Mount], checks: Mapping[str, MountCheck]) -> List[Mount]:
     """Those that were mounted when they were looked at, and now are not, or by another mount."""
     mountinfo = read_text(node.paths.mountinfo) or ""
 
     def mount_id(entry: Optional[MountEntry]) -> Optional[int]:
-        return entry.mount_id if entry else None
+        if entry:
+            return entry.mount_id
+        return None
 
-    seen = [(mount, found[mount.name].seen.entry) for mount in mounts]
-    return [mount for mount, entry in seen if entry and mount_id(find(mountinfo, mount.path)) != entry.mount_id]
+    entries = [(mount, checks[mount.name].observation.entry) for mount in mounts]
+    return [mount for mount, entry in entries if entry and mount_id(find(mountinfo, mount.path)) != entry.mount_id]
 
 
-def _look_once(
+def _observe_once(
     node: Node, mounts: Sequence[Mount], deadline: float, modes: Modes, nearly_full: Container[str]
-) -> Dict[str, Look]:
+) -> Dict[str, MountCheck]:
     mountinfo = read_text(node.paths.mountinfo) or ""
     entries = {mount.name: find(mountinfo, mount.path) for mount in mounts}
     stuck: Dict[str, str] = {}
-    asked: Dict[str, str] = {}
+    modes_by_name: Dict[str, str] = {}
     for mount in mounts:
         entry = entries[mount.name]
         if entry is None:
@@ -131,30 +143,35 @@ def _look_once(
             stuck[mount.name] = operation
         # Do not repeat a probe that is still stuck in the kernel: a second process would only join the first.
         if operation is None or operation in DEEP:
-            asked[mount.name] = modes(mount, entry) if operation is None else ""
-    targets = [(node.paths.real(mount.path), asked[mount.name]) for mount in mounts if mount.name in asked]
-    probed = dict(zip(asked, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
+            if operation is None:
+                modes_by_name[mount.name] = modes(mount, entry)
+            else:
+                modes_by_name[mount.name] = ""
+    targets = [
+        (node.paths.real(mount.path), modes_by_name[mount.name]) for mount in mounts if mount.name in modes_by_name
+    ]
+    probed = dict(zip(modes_by_name, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
     for name, operation in stuck.items():
-        found = probed.get(name)
-        if found is None:
+        probe = probed.get(name)
+        if probe is None:
             probed[name] = Probed("no_answer")
-        elif found.outcome == "answered":
-            probed[name] = replace(found, errno=errno.ETIMEDOUT, operation=operation)
+        elif probe.outcome == "answered":
+            probed[name] = replace(probe, errno=errno.ETIMEDOUT, operation=operation)
     return {
-        mount.name: _look(
+        mount.name: _make_check(
             node,
             mount,
             entries[mount.name],
             probed.get(mount.name),
             deadline,
-            asked.get(mount.name, ""),
+            modes_by_name.get(mount.name, ""),
             mount.name in nearly_full,
         )
         for mount in mounts
     }
 
 
-def _look(
+def _make_check(
     node: Node,
     mount: Mount,
     entry: Optional[MountEntry],
@@ -162,68 +179,75 @@ def _look(
     deadline: float,
     mode: str,
     was_nearly_full: bool,
-) -> Look:
-    seen = MountObservation(None)
+) -> MountCheck:
+    observation = MountObservation(None)
     if entry is not None and probed is not None:
         if probed.pid is not None:
             remember_stuck_probe(node, mount, entry, probed)
         try:
             identity = kind_of(mount).identify(node, mount, entry)
             if probed.outcome == "no_answer":
-                identity = replace(identity, endpoint_gone=kind_of(mount).endpoint_gone(node, mount, entry))
+                identity = replace(identity, endpoint_is_dead=kind_of(mount).endpoint_is_dead(node, mount, entry))
         except RunError as err:
             identity = MountIdentity(None, entry.source, str(err))
-        seen = MountObservation(entry, probed, identity)
-    state, detail = classify(mount, seen, deadline)
+        observation = MountObservation(entry, probed, identity)
+    state, detail = classify(mount, observation, deadline)
     status = MountStatus(
         name=mount.name,
         kind=mount.kind,
         path=mount.path,
         state=state,
         detail=detail,
-        source=seen.identity.source if seen.identity else "",
-        latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
+        source=observation.identity.source if observation.identity else "",
+        latency_ms=observation.probed.latency_ms if observation.probed else 0.0,
         required=mount.required,
         checked_at=node.clock.wall(),
         # What could not be asked stays what it was.
         nearly_full=was_nearly_full,
     )
-    if seen.probed is not None and state in ANSWERS:
-        status = with_room(status, mount, seen.probed)
-    return Look(status, seen, mode)
+    if observation.probed is not None and state in RESPONSIVE:
+        status = with_capacity(status, mount, observation.probed)
+    return MountCheck(status, observation, mode)
 
 
-def with_room(status: MountStatus, mount: Mount, probed: Probed) -> MountStatus:
+def with_capacity(status: MountStatus, mount: Mount, probed: Probed) -> MountStatus:
     """The status with how full the mount is. What its daemon makes up (a bucket) is not told."""
     if not mount.traits.tells_capacity:
         return replace(status, nearly_full=False)
-    told = replace(
+    measured = replace(
         status,
         used_bytes=max(0, probed.size - probed.available),
         free_bytes=probed.available,
         used_files=max(0, probed.inodes - probed.available_inodes),
         free_files=probed.available_inodes,
     )
-    return replace(told, nearly_full=fullness.nearly_full(told.share, status.nearly_full))
+    return replace(measured, nearly_full=fullness.nearly_full(measured.share, status.nearly_full))
 
 
 def start_time(pid: int) -> Optional[str]:
     """When a process started, in the kernel's own count; None when it has ended. Tells a reused id from the old one."""
     try:
-        found = identify(pid)
+        process_id = identify(pid)
     except OSError:  # another user's, and /proc is mounted with hidepid
         return None
-    return None if found is None else str(found.started)
+    if process_id is None:
+        return None
+    return str(process_id.started)
 
 
 def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Probed) -> None:
     """Note a prober that SIGKILL may not have freed."""
-    started = None if probed.pid is None else start_time(probed.pid)
+    if probed.pid is None:
+        started = None
+    else:
+        started = start_time(probed.pid)
     if started is None:
         return
-    operation = probed.operation if probed.outcome == "answered" else ""
+    operation = ""
+    if probed.outcome == "answered":
+        operation = probed.operation
     # An ordinary user may look too, and keeps no notes.
-    jot(
+    try_write_json(
         node.paths.stuck_probe(mount.name),
         {"pid": probed.pid, "started": started, "mount_id": entry.mount_id, "operation": operation},
     )

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.probe import SHORTAGE, Probed
-from hyperpod_kit.node.observe.prober import TAKEN
+from hyperpod_kit.node.observe.prober import OBSTRUCTED
 from hyperpod_kit.system.mountinfo import MountEntry
 
 DEAD = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ESHUTDOWN))
@@ -39,29 +39,29 @@ class MountObservation:
     identity: Optional[MountIdentity] = None
 
 
-def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[MountState, str]:
+def classify(mount: Mount, observation: MountObservation, deadline: float) -> Tuple[MountState, str]:
     """(state, detail); the detail is for a person and may be ""."""
-    if seen.entry is None or seen.probed is None or seen.identity is None:
+    if observation.entry is None or observation.probed is None or observation.identity is None:
         return MountState.ABSENT, f"nothing is mounted at {mount.path}"
-    probed, identity = seen.probed, seen.identity
+    probed, identity = observation.probed, observation.identity
     if probed.outcome == "error" and probed.errno in DEAD:
-        return MountState.STALE, _dead(probed.errno)
-    if identity.ours is False:
+        return MountState.STALE, _dead_text(probed.errno)
+    if identity.matches is False:
         return MountState.WRONG_TARGET, identity.detail
     if probed.outcome == "no_answer":
-        if identity.endpoint_gone:
+        if identity.endpoint_is_dead:
             return MountState.STALE, "what served the mount is gone"
         return MountState.HUNG, f"no answer within {deadline:g} s"
     if probed.outcome == "not_asked":
         return MountState.UNKNOWN, "this node was too busy to ask"
     if probed.outcome == "error":
         return MountState.UNKNOWN, f"{probed.operation}: {os.strerror(probed.errno)}"
-    failed = _failed(mount, probed)
+    failed = _deep_probe_failure(mount, probed)
     if failed is not None:
         return failed
-    if identity.ours is None:
+    if identity.matches is None:
         return MountState.UNKNOWN, identity.detail
-    if not mount.read_only and (probed.read_only or seen.entry.read_only):
+    if not mount.read_only and (probed.read_only or observation.entry.read_only):
         return MountState.READONLY, "mounted read-only, expected read-write"
     # A bucket is never full; what its daemon says about blocks is made up.
     if mount.traits.tells_capacity:
@@ -71,34 +71,38 @@ def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[Mou
             return MountState.FULL, "no inodes left: too many files"
     if probed.latency_ms > deadline * SLOW_PART * 1000:
         return MountState.SLOW, f"answered after {probed.latency_ms:.0f} ms"
-    if seen.entry.stacked > 1:
-        return MountState.OK, f"{seen.entry.stacked} mounts lie one above the other"
+    if observation.entry.stacked > 1:
+        return MountState.OK, f"{observation.entry.stacked} mounts lie one above the other"
     return MountState.OK, identity.detail if identity.detail.startswith("known by") else ""
 
 
-def _dead(number: int) -> str:
-    return f"{os.strerror(number)}: {REMOVED}" if number == errno.ESTALE else os.strerror(number)
+def _dead_text(number: int) -> str:
+    if number == errno.ESTALE:
+        return f"{os.strerror(number)}: {REMOVED}"
+    return os.strerror(number)
 
 
-def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[MountState, str]]:
+def _deep_probe_failure(mount: Mount, probed: Probed) -> Optional[Tuple[MountState, str]]:
     """State and detail after a list or a write that failed; None when it says nothing of the mount, or none failed."""
     # Where others may write, one of them may lay something in the way of what is written.
-    in_the_way = probed.operation == "write" and probed.errno in TAKEN
+    in_the_way = probed.operation == "write" and probed.errno in OBSTRUCTED
     if not probed.errno or in_the_way or probed.errno in SHORTAGE:
         return None
-    said = f"{probed.operation}: {os.strerror(probed.errno)}"
+    error_text = f"{probed.operation}: {os.strerror(probed.errno)}"
     if probed.errno in DEAD:
-        return MountState.STALE, f"{probed.operation}: {_dead(probed.errno)}"
+        return MountState.STALE, f"{probed.operation}: {_dead_text(probed.errno)}"
     if probed.errno == errno.ETIMEDOUT:
         return MountState.SLOW, f"{probed.operation}: no end in time"
     if probed.errno in NO_SPACE:
-        return MountState.FULL, said
+        return MountState.FULL, error_text
     if probed.errno == errno.EROFS:
-        return MountState.READONLY, said
+        return MountState.READONLY, error_text
     if probed.errno in REFUSED:
         # A bucket has one identity for all, so what is refused to us is refused to jobs. Elsewhere root may be nobody
         # (root_squash), and somebody's directory with mode 0700 is as it should be.
         if not mount.traits.one_identity:
             return None
-        return (MountState.READONLY if probed.operation == "write" else MountState.UNKNOWN), said
-    return MountState.UNKNOWN, said
+        if probed.operation == "write":
+            return MountState.READONLY, error_text
+        return MountState.UNKNOWN, error_text
+    return MountState.UNKNOWN, error_text

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.node.observe.prober import ANSWERS, OPERATIONS
+from hyperpod_kit.node.observe.prober import OPERATIONS, OUTPUT_DESCRIPTOR
 from hyperpod_kit.system.readable import readable
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
@@ -57,17 +57,17 @@ class Probed:
 
 
 @dataclass
-class _Said:
+class _ProbeOutput:
     """What one prober has said so far: when it began (our clock), its look, its work."""
 
     pid: Optional[int] = None
-    began: float = 0.0
-    look: Sequence[int] = ()
-    work: Sequence[int] = ()
+    started_at: float = 0.0
+    stat_fields: Sequence[int] = ()
+    deep_fields: Sequence[int] = ()
 
-    def over(self, mode: str) -> bool:
+    def is_complete(self, mode: str) -> bool:
         """Whether it will say nothing more."""
-        return bool(self.look) and (not mode or bool(self.work) or self.look[0] != 0)
+        return bool(self.stat_fields) and (not mode or bool(self.deep_fields) or self.stat_fields[0] != 0)
 
 
 def probe(path: str, deadline: float, mode: str = "") -> Probed:
@@ -84,19 +84,19 @@ def probe_all(targets: Sequence[Tuple[str, str]], deadline: float, name: str = "
     if not targets:
         return []
     reader, writer = _pipe()
-    said = [_Said() for _ in targets]
+    outputs = [_ProbeOutput() for _ in targets]
     try:
         try:
             launcher = _launch(writer, name, targets)
         finally:
             os.close(writer)
         try:
-            _listen(reader, said, [mode for _, mode in targets], deadline)
+            _read_outputs(reader, outputs, [mode for _, mode in targets], deadline)
         finally:
             _reap(launcher)
     finally:
         os.close(reader)
-    return [_probed(one, mode, deadline) for one, (_, mode) in zip(said, targets)]
+    return [_to_probed(output, mode, deadline) for output, (_, mode) in zip(outputs, targets)]
 
 
 def _pipe() -> Tuple[int, int]:
@@ -109,24 +109,27 @@ def _pipe() -> Tuple[int, int]:
 
 
 def _launch(writer: int, name: str, targets: Sequence[Tuple[str, str]]) -> int:
-    words = [sys.executable or "/usr/bin/python3", "-I", "-S", PROGRAM, name]
+    command = [sys.executable or "/usr/bin/python3", "-I", "-S", PROGRAM, name]
     for path, mode in targets:
-        words += [mode, path]
+        command += [mode, path]
     # No environment: nothing of a job or of a user may change how a mount is looked at.
-    return os.posix_spawn(words[0], words, {}, file_actions=[(os.POSIX_SPAWN_DUP2, writer, ANSWERS)])
+    return os.posix_spawn(command[0], command, {}, file_actions=[(os.POSIX_SPAWN_DUP2, writer, OUTPUT_DESCRIPTOR)])
 
 
-def _listen(reader: int, said: Sequence[_Said], modes: Sequence[str], deadline: float) -> None:
+def _read_outputs(reader: int, outputs: Sequence[_ProbeOutput], modes: Sequence[str], deadline: float) -> None:
     """Note what the probers say, until all have said everything or nobody can be in time any more."""
     end = time.monotonic() + deadline + GRACE
     rest = b""
     while True:
-        open_ones = [one for one, mode in zip(said, modes) if not one.over(mode)]
-        if not open_ones:
+        incomplete = [output for output, mode in zip(outputs, modes) if not output.is_complete(mode)]
+        if not incomplete:
             return
-        until = end if any(one.pid is None for one in open_ones) else max(one.began for one in open_ones) + deadline
-        left = min(until, end) - time.monotonic()
-        if left <= 0 or not readable([reader], left):
+        if any(output.pid is None for output in incomplete):
+            until = end
+        else:
+            until = max(output.started_at for output in incomplete) + deadline
+        remaining = min(until, end) - time.monotonic()
+        if remaining <= 0 or not readable([reader], remaining):
             return
         chunk = os.read(reader, 65536)
         if not chunk:
@@ -136,29 +139,28 @@ def _listen(reader: int, said: Sequence[_Said], modes: Sequence[str], deadline: 
             kind, *numbers = line.split()
             index, *values = (int(number) for number in numbers)
             if kind == b"B":
-                said[index].pid, said[index].began = values[0], time.monotonic()
+                outputs[index].pid, outputs[index].started_at = values[0], time.monotonic()
             elif kind == b"L":
-                said[index].look = values
+                outputs[index].stat_fields = values
             else:
-                said[index].work = values
+                outputs[index].deep_fields = values
 
 
-def _probed(said: _Said, mode: str, deadline: float) -> Probed:
-    if said.pid is None:
+def _to_probed(output: _ProbeOutput, mode: str, deadline: float) -> Probed:
+    if output.pid is None:
         return Probed("not_asked")
-    waited = time.monotonic() - said.began
-    left_behind = None if said.over(mode) else said.pid
-    if left_behind is not None:
-        # Frees a prober that waits for NFS or for a FUSE daemon that has not read its question; one in D state ignores
-        # it and stays behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(left_behind, signal.SIGKILL)
-    if not said.look:
+    waited = time.monotonic() - output.started_at
+    left_behind = None
+    if not output.is_complete(mode):
+        left_behind = output.pid
+        _kill_unfinished(output.pid)
+    if not output.stat_fields:
         # Killed by somebody, or begun so late that its time was not up: that says nothing about the mount.
-        return Probed(
-            "no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1), pid=left_behind
-        )
-    number, operation, flags, size, available, inodes, free_inodes, microseconds = said.look
+        outcome = "not_asked"
+        if waited >= deadline:
+            outcome = "no_answer"
+        return Probed(outcome, latency_ms=round(waited * 1000, 1), pid=left_behind)
+    number, operation, flags, size, available, inodes, free_inodes, microseconds = output.stat_fields
     latency = round(microseconds / 1000, 1)
     if latency > deadline * 1000:
         return Probed("no_answer", latency_ms=latency, pid=left_behind)
@@ -168,8 +170,8 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
         return Probed("error", number, OPERATIONS[operation], latency)
     if left_behind is not None:
         number, operation = errno.ETIMEDOUT, 3 if "w" in mode else 2
-    elif said.work:
-        number, operation = said.work
+    elif output.deep_fields:
+        number, operation = output.deep_fields
     return Probed(
         "answered",
         number,
@@ -182,6 +184,13 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
         free_inodes,
         left_behind,
     )
+
+
+def _kill_unfinished(pid: int) -> None:
+    """Free a prober that waits for NFS or for a FUSE daemon that has not read its question; one in D state ignores it
+    and stays behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _reap(launcher: int) -> None:

@@ -21,14 +21,14 @@ import time
 OPERATIONS = ("stat", "statvfs", "list", "write")
 """What `operation` in an answer counts: the one that failed."""
 
-ANSWERS = 1
+OUTPUT_DESCRIPTOR = 1
 
-TAKEN = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP)
+OBSTRUCTED = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP)
 """What somebody else's thing in the place of the probe's file answers: it says nothing about the mount."""
 
 
 def main() -> None:
-    detach(ANSWERS)
+    detach(OUTPUT_DESCRIPTOR)
     name, rest = sys.argv[1], sys.argv[2:]
     for index in range(len(rest) // 2):
         if os.fork() == 0:
@@ -42,7 +42,7 @@ def main() -> None:
 
 def detach(answers: int) -> None:
     """Keep nothing of the caller's but the pipe for the answers, which becomes descriptor ANSWERS."""
-    os.dup2(answers, ANSWERS)
+    os.dup2(answers, OUTPUT_DESCRIPTOR)
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 2)
@@ -59,22 +59,26 @@ def detach(answers: int) -> None:
 
 
 def touch(index: int, name: str, mode: str, path: str) -> None:
-    os.write(ANSWERS, b"B %d %d\n" % (index, os.getpid()))
+    os.write(OUTPUT_DESCRIPTOR, b"B %d %d\n" % (index, os.getpid()))
     number = operation = flags = size = available = inodes = free_inodes = 0
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         if os.stat(path).st_nlink == 0:
             # Removed on its server, and some clients do not tell: whatever is made in it is ENOENT for ever.
             raise OSError(errno.ESTALE, "")
         operation = 1
         # Not from a cache: it reaches the server, and the daemon of a FUSE mount, but costs no S3 request.
-        seen = os.statvfs(path)
-        flags, size, available = seen.f_flag, seen.f_blocks * seen.f_frsize, seen.f_bavail * seen.f_frsize
-        inodes, free_inodes = seen.f_files, seen.f_favail
+        file_system = os.statvfs(path)
+        flags, size, available = (
+            file_system.f_flag,
+            file_system.f_blocks * file_system.f_frsize,
+            file_system.f_bavail * file_system.f_frsize,
+        )
+        inodes, free_inodes = file_system.f_files, file_system.f_favail
     except OSError as err:
         number, mode = err.errno or 5, ""
     os.write(
-        ANSWERS,
+        OUTPUT_DESCRIPTOR,
         b"L %d %d %d %d %d %d %d %d %d\n"
         % (
             index,
@@ -85,11 +89,11 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
             available,
             inodes,
             free_inodes,
-            int((time.monotonic() - began) * 1e6),
+            int((time.monotonic() - started_at) * 1e6),
         ),
     )
     if mode:
-        os.write(ANSWERS, b"D %d %d %d\n" % (index, *work(mode, path, name)))
+        os.write(OUTPUT_DESCRIPTOR, b"D %d %d %d\n" % (index, *work(mode, path, name)))
 
 
 def work(mode: str, path: str, name: str) -> tuple[int, int]:
@@ -101,13 +105,13 @@ def work(mode: str, path: str, name: str) -> tuple[int, int]:
                 next(entries, None)
         if "w" in mode:
             operation = 3
-            write(path, name)
+            try_write(path, name)
     except OSError as err:
         return err.errno or 5, operation
     return 0, operation
 
 
-def write(folder: str, name: str) -> None:
+def try_write(folder: str, name: str) -> None:
     """Make a small file, have it stored, and remove it: what mount-s3 allows too (a new name, from the beginning)."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -121,7 +125,7 @@ def write_in(folder: int, name: str) -> None:
         try:
             return write_once(folder, name)
         except OSError as err:
-            if err.errno not in TAKEN:
+            if err.errno not in OBSTRUCTED:
                 raise
             # A person's look at the same moment as the timer's: each is in the other's way for a moment.
             time.sleep(pause)
@@ -131,7 +135,7 @@ def write_in(folder: int, name: str) -> None:
         try:
             return write_once(folder, f"{name}.{os.urandom(8).hex()}")
         except OSError as err:
-            if err.errno not in TAKEN:
+            if err.errno not in OBSTRUCTED:
                 raise
     raise FileExistsError(errno.EEXIST, "")
 
@@ -152,7 +156,7 @@ def write_once(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
     except OSError as err:
         # The other look has taken it for a leftover, or another user has put something in its place: it was stored.
-        if err.errno not in (errno.ENOENT, *TAKEN):
+        if err.errno not in (errno.ENOENT, *OBSTRUCTED):
             raise
 
 

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts.base import Mount, where_users_are
+from hyperpod_kit.model.mounts.base import Mount, is_for_users
 from hyperpod_kit.model.shares import share_path
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.observe import prober
@@ -70,38 +70,45 @@ def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     """
     refused: Dict[str, List[str]] = {}
     end = node.clock.monotonic() + node.config.health.deadline
-    for question in questions(node, mounts):
+    for question in write_questions(node, mounts):
         seconds = end - node.clock.monotonic()
         if seconds <= 0:
             break
         try:
-            words = in_child(question.path, partial(answer, question, node.paths.real(question.path)), seconds)
+            refusal = run_in_child(
+                question.path, partial(find_refusal, question, node.paths.real(question.path)), seconds
+            )
         except NodeError:
             continue
-        if words:
-            refused.setdefault(question.mount, []).append(words)
-    return {name: "; ".join(words) for name, words in refused.items()}
+        if refusal:
+            refused.setdefault(question.mount, []).append(refusal)
+    return {name: "; ".join(reasons) for name, reasons in refused.items()}
 
 
-def questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
+def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
     """What is to be asked of these mounts: of a home its owner, of a share its members, of all others any user."""
     if node.facts.role == Role.CONTROLLER:
         return
     configured = {writer.name: writer for writer in configured_writers(node)}
     users = tuple(writers(node, configured))
     for mount in mounts:
-        if mount.read_only or not where_users_are(mount):
+        if mount.read_only or not is_for_users(mount):
             continue
-        probe = f".hyperpod-kit-probe-{node.facts.node}" if _leaves_nothing(mount) else ""
+        probe = ""
+        if _leaves_nothing(mount):
+            probe = f".hyperpod-kit-probe-{node.facts.node}"
         if mount.owner is not None:
             owner = configured.get(mount.owner)
             if owner is not None:
                 yield WriteQuestion(mount.name, mount.path, (owner,), _HOME, probe=probe)
         elif users and not _holds_cache(node, mount):
             below = not mount.traits.one_identity
-            remedy = _DIRECTORY if below else _OWNER
+            if below:
+                remedy = _DIRECTORY
+            else:
+                remedy = _OWNER
             yield WriteQuestion(mount.name, mount.path, users, remedy, looks_below=below, probe=probe)
-        yield from _of_shares(node, mount, configured, probe)
+        yield from _share_questions(node, mount, configured, probe)
 
 
 _OWNER = "set uid or gid and dir_mode of the mount in the configuration, then: hyperpod-kit upload"
@@ -110,7 +117,9 @@ _HOME = "hyperpod-kit users apply mends the access point of a home"
 _SHARE = "hyperpod-kit node apply mends the directory; NFS servers take 16 groups of a user at most"
 
 
-def _of_shares(node: Node, mount: Mount, configured: Mapping[str, WritingUser], probe: str) -> Iterator[WriteQuestion]:
+def _share_questions(
+    node: Node, mount: Mount, configured: Mapping[str, WritingUser], probe: str
+) -> Iterator[WriteQuestion]:
     for group in node.config.groups:
         members = tuple(configured[name] for name in group.members if name in configured)
         if mount.name in group.mounts and members and not group.archived:
@@ -131,7 +140,9 @@ def writers(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[Writi
     if node.config.steps.sssd is not None:
         return ()
     people = tuple(configured.values()) or tuple(accounts(node))
-    return people if len(people) <= MOST_WRITERS else ()
+    if len(people) <= MOST_WRITERS:
+        return people
+    return ()
 
 
 def accounts(node: Node) -> Iterator[WritingUser]:
@@ -159,27 +170,32 @@ def _leaves_nothing(mount: Mount) -> bool:
 def _holds_cache(node: Node, mount: Mount) -> bool:
     """Whether a client keeps its cache there, as root: then it need not be for users."""
     below = mount.path.rstrip("/") + "/"
-    return any(other.cache_place is not None and other.cache_place.startswith(below) for other in node.mounts)
+    return any(other.cache_path is not None and other.cache_path.startswith(below) for other in node.mounts)
 
 
-def answer(question: WriteQuestion, path: str) -> str:
+def find_refusal(question: WriteQuestion, path: str) -> str:
     """Why none of the writers can write, in words; "" when one can, or when that is not certain. Runs in a child, as
     root, which takes the writers' numbers for a moment each; `path`: where the question's path is on this machine."""
     directories, all_listed = [path], True
     if question.looks_below:
-        below, all_listed = _directories(path)
+        below, all_listed = _list_directories(path)
         directories += below
     for writer in question.writers:
-        if any(_writes(writer, directory, question.probe) for directory in directories):
+        if any(_can_write(writer, directory, question.probe) for directory in directories):
             return ""
-    facts = _owner_and_mode(path) if all_listed else None
+    facts = None
+    if all_listed:
+        facts = _owner_and_mode(path)
     if facts is None:
         return ""
-    where = f"{question.path} or a directory in it" if question.looks_below else question.path
-    return f"{where} takes no file of {_names(question.writers)}: it is {facts}; {question.remedy}"
+    if question.looks_below:
+        where = f"{question.path} or a directory in it"
+    else:
+        where = question.path
+    return f"{where} takes no file of {_format_names(question.writers)}: it is {facts}; {question.remedy}"
 
 
-def _directories(path: str) -> Tuple[List[str], bool]:
+def _list_directories(path: str) -> Tuple[List[str], bool]:
     """Some directories right below it, and whether those are all. Where root may not look, what is there is unknown.
 
     What is mounted there is another mount's affair: a user may have mounted what answers nothing.
@@ -199,7 +215,7 @@ def _directories(path: str) -> Tuple[List[str], bool]:
     return below, True
 
 
-def _writes(writer: WritingUser, directory: str, probe: str) -> bool:
+def _can_write(writer: WritingUser, directory: str, probe: str) -> bool:
     """Whether the writer can make files in the directory. What fails for another reason, a full disk for one, is no
     refusal."""
     _become(writer)
@@ -207,7 +223,7 @@ def _writes(writer: WritingUser, directory: str, probe: str) -> bool:
         if not os.access(directory, os.W_OK | os.X_OK):
             return False
         if probe:
-            prober.write(directory, probe)
+            prober.try_write(directory, probe)
     except OSError as err:
         return err.errno not in REFUSALS
     finally:
@@ -236,7 +252,10 @@ def _owner_and_mode(path: str) -> Optional[str]:
     return f"{facts.st_uid}:{facts.st_gid} with mode {stat.S_IMODE(facts.st_mode):04o}"
 
 
-def _names(people: Sequence[WritingUser]) -> str:
+def _format_names(people: Sequence[WritingUser]) -> str:
     names = [writer.name for writer in people]
     more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(names[:NAMES_SHOWN])
+    if more > 0:
+        return f"{listed} and {more} more"
+    return listed

@@ -20,65 +20,67 @@ from hyperpod_kit.node.slurm.controller import slurm_conf
 from hyperpod_kit.node.step import StepOutcome
 
 
-def _asked(node: Node) -> Accounting:
-    asked = node.config.steps.accounting
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> Accounting:
+    accounting = node.config.steps.accounting
+    assert accounting is not None, "the step is on"
+    return accounting
 
 
-def _serve(node: Node) -> StepOutcome:
-    asked = _asked(node)
-    accounting_lines.ours(node, slurm_conf(node))  # before anything is installed: somebody else's stays
+def _ensure_database(node: Node) -> StepOutcome:
+    accounting = _configuration(node)
+    accounting_lines.kit_settings(node, slurm_conf(node))  # before anything is installed: somebody else's stays
     done = []
-    if asked.database is None:
-        done += [software.ensure(node, database.MARIADB), database.settle(node)]
+    if accounting.database is None:
+        done += [software.ensure(node, database.MARIADB), database.ensure(node)]
     else:
         database.remove(node)
     done.append(software.ensure(node, slurmdbd.SLURMDBD))
-    program = software.found(node, slurmdbd.SLURMDBD)
+    program = software.find_program(node, slurmdbd.SLURMDBD)
     if program is None:
         raise NodeError(f"{slurmdbd.SLURMDBD.programs[0]} is not there")
-    if slurmdbd.settle(node, asked, program):
+    if slurmdbd.ensure(node, accounting, program):
         done.append("started slurmdbd")
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
-def _serving_pending(node: Node) -> str:
-    asked = _asked(node)
-    words = [software.pending(node, database.MARIADB), database.pending(node)] if asked.database is None else []
-    words += [software.pending(node, slurmdbd.SLURMDBD), slurmdbd.pending(node, asked)]
-    return "; ".join(word for word in words if word)
+def _database_pending(node: Node) -> str:
+    accounting = _configuration(node)
+    parts = []
+    if accounting.database is None:
+        parts = [software.pending(node, database.MARIADB), database.pending(node)]
+    parts += [software.pending(node, slurmdbd.SLURMDBD), slurmdbd.pending(node, accounting)]
+    return "; ".join(part for part in parts if part)
 
 
-def _stop_serving(node: Node) -> str:
+def _remove_database(node: Node) -> str:
     slurmdbd.remove(node)
     database.remove(node)
     return "slurmdbd and its MariaDB rest; what is in the database stays"
 
 
-def _know(node: Node) -> StepOutcome:
-    asked = _asked(node)
-    said = associations.settle(node, asked)
-    if said and asked.database is None and copies.place(node):
-        said = f"{said}; {copies.make(node)}"
-    return StepOutcome(bool(said), said)
+def _ensure_associations(node: Node) -> StepOutcome:
+    accounting = _configuration(node)
+    summary = associations.ensure(node, accounting)
+    if summary and accounting.database is None and copies.copy_path(node):
+        summary = f"{summary}; {copies.make_copy(node)}"
+    return StepOutcome(bool(summary), summary)
 
 
-def _knowing_pending(node: Node) -> str:
-    return associations.pending(node, _asked(node))
+def _associations_pending(node: Node) -> str:
+    return associations.pending(node, _configuration(node))
 
 
-def _forget(node: Node) -> str:
+def _forget_associations(node: Node) -> str:
     associations.forget(node)
     return ""
 
 
 DATABASE_STEP = OptionalStep(
     "accounting",
-    _serve,
-    _serving_pending,
-    _stop_serving,
+    _ensure_database,
+    _database_pending,
+    _remove_database,
     stage="database",
     # Without it slurmctld would not start: it is told of slurmdbd next.
     required=True,
@@ -86,5 +88,11 @@ DATABASE_STEP = OptionalStep(
     roles=(Role.CONTROLLER,),
 )
 STEP = OptionalStep(
-    "accounting", _know, _knowing_pending, _forget, required=True, after_success=True, roles=(Role.CONTROLLER,)
+    "accounting",
+    _ensure_associations,
+    _associations_pending,
+    _forget_associations,
+    required=True,
+    after_success=True,
+    roles=(Role.CONTROLLER,),
 )

@@ -34,39 +34,45 @@ RUNAWAYS = "accounting-runaways"
 BUILT_IN_QOS = "normal"
 
 
-def accounts_of(node: Node, asked: Accounting) -> Tuple[SlurmAccount, ...]:
+def accounts_of(node: Node, accounting: Accounting) -> Tuple[SlurmAccount, ...]:
     """The accounts of the configuration, parents first; one for everybody where it names none."""
-    if not asked.accounts:
+    if not accounting.accounts:
         return (SlurmAccount(EVERYBODY, (LOGIN_USER, *(user.name for user in node.config.users))),)
-    found: List[SlurmAccount] = []
-    left = list(asked.accounts)
-    while left:
-        ready = [one for one in left if one.parent == "root" or any(one.parent == made.name for made in found)]
-        found += ready or left
-        left = [one for one in left if one not in found]
-    return tuple(found)
+    ordered: List[SlurmAccount] = []
+    remaining = list(accounting.accounts)
+    while remaining:
+        ready = [
+            account
+            for account in remaining
+            if account.parent == "root" or any(account.parent == made.name for made in ordered)
+        ]
+        ordered += ready or remaining
+        remaining = [account for account in remaining if account not in ordered]
+    return tuple(ordered)
 
 
-def pending(node: Node, asked: Accounting) -> str:
-    """What `settle` would do, in words."""
-    if read_text(node.paths.optional_stamp("accounting")) == _stamp(node, asked):
+def pending(node: Node, accounting: Accounting) -> str:
+    """What `ensure` would do, in words."""
+    if read_text(node.paths.optional_stamp("accounting")) == _stamp(node, accounting):
         return ""
-    names = ", ".join(one.name for one in accounts_of(node, asked))
-    return f"accounts {names}" + (f"; QOS {', '.join(one.name for one in asked.qos)}" if asked.qos else "")
+    names = ", ".join(account.name for account in accounts_of(node, accounting))
+    if not accounting.qos:
+        return f"accounts {names}"
+    return f"accounts {names}; QOS {', '.join(qos.name for qos in accounting.qos)}"
 
 
-def settle(node: Node, asked: Accounting) -> str:
+def ensure(node: Node, accounting: Accounting) -> str:
     """Make slurmdbd know all of it; what was done, in words. Raises NodeError with what sacctmgr says."""
-    if not pending(node, asked):
+    if not pending(node, accounting):
         return ""
     cluster = settings(slurm_conf(node)).get("clustername", node.config.cluster_name).lower()
-    if cluster not in _names(node, "cluster"):
+    if cluster not in _query_names(node, "cluster"):
         _change(node, "add", "cluster", cluster)
-    _settle_qos(node, asked)
-    users = _settle_accounts(node, asked, cluster)
-    said = pending(node, asked)
-    write_if_different(node.paths.optional_stamp("accounting"), _stamp(node, asked))
-    return f"{said}; {users} users"
+    _ensure_qos(node, accounting)
+    users = _ensure_accounts(node, accounting, cluster)
+    summary = pending(node, accounting)
+    write_if_different(node.paths.optional_stamp("accounting"), _stamp(node, accounting))
+    return f"{summary}; {users} users"
 
 
 def end_runaways(node: Node) -> None:
@@ -74,41 +80,47 @@ def end_runaways(node: Node) -> None:
     _sacctmgr(node, "--immediate", "show", "runawayjobs")
 
 
-def _settle_qos(node: Node, asked: Accounting) -> None:
-    there = _names(node, "qos")
-    for one in asked.qos:
-        if one.name not in there:
-            _change(node, "add", "qos", one.name)
-    for one in asked.qos:  # after all of them are there: one may make room for another
-        limits = [f"{LIMITS[key]}={value}" for key, value in one.limits.items()]
-        preempts = ",".join(one.preempts)
+def _ensure_qos(node: Node, accounting: Accounting) -> None:
+    existing = _query_names(node, "qos")
+    for qos in accounting.qos:
+        if qos.name not in existing:
+            _change(node, "add", "qos", qos.name)
+    for qos in accounting.qos:  # after all of them are there: one may make room for another
+        limits = [f"{LIMITS[key]}={value}" for key, value in qos.limits.items()]
+        preempts = ",".join(qos.preempts)
         _change(
             node,
             "modify",
             "qos",
             "where",
-            f"name={one.name}",
+            f"name={qos.name}",
             "set",
-            f"Priority={one.priority}",
+            f"Priority={qos.priority}",
             f"Preempt={preempts}",
             *limits,
         )
 
 
-def _settle_accounts(node: Node, asked: Accounting, cluster: str) -> int:
+def _ensure_accounts(node: Node, accounting: Accounting, cluster: str) -> int:
     """How many users are in them."""
-    there = _associations(node, cluster)
+    existing = _associations(node, cluster)
     users: Set[str] = set()
-    for account in accounts_of(node, asked):
+    for account in accounts_of(node, accounting):
         name = account.name
-        if (name, "") not in there:
-            where = [] if name in _names(node, "account") else [f"Description={name}", "Organization=hyperpod-kit"]
-            _change(node, "add", "account", name, f"Cluster={cluster}", f"Parent={account.parent}", *where)
-        qos = list(account.qos) or [BUILT_IN_QOS, *(one.name for one in asked.qos if one.name != BUILT_IN_QOS)]
-        said = [f"Fairshare={account.fairshare}", f"QOS={','.join(qos)}", f"DefaultQOS={qos[0]}"]
-        _change(node, "modify", "account", "where", f"name={name}", f"cluster={cluster}", "set", *said)
+        if (name, "") not in existing:
+            if name in _query_names(node, "account"):
+                creation = []
+            else:
+                creation = [f"Description={name}", "Organization=hyperpod-kit"]
+            _change(node, "add", "account", name, f"Cluster={cluster}", f"Parent={account.parent}", *creation)
+        qos = list(account.qos) or [
+            BUILT_IN_QOS,
+            *(configured.name for configured in accounting.qos if configured.name != BUILT_IN_QOS),
+        ]
+        attributes = [f"Fairshare={account.fairshare}", f"QOS={','.join(qos)}", f"DefaultQOS={qos[0]}"]
+        _change(node, "modify", "account", "where", f"name={name}", f"cluster={cluster}", "set", *attributes)
         for user in account.users:
-            if (name, user) not in there:
+            if (name, user) not in existing:
                 _change(node, "add", "user", user, f"Cluster={cluster}", f"Account={name}")
             users.add(user)
     return len(users)
@@ -116,36 +128,42 @@ def _settle_accounts(node: Node, asked: Accounting, cluster: str) -> int:
 
 def _associations(node: Node, cluster: str) -> Set[Tuple[str, str]]:
     """(account, user) of the cluster; user "" for the account itself."""
-    said = _ask(node, "associations", f"cluster={cluster}", "format=account,user")
-    return {(line[0], line[1]) for line in (line.split("|") for line in said) if len(line) > 1}
+    lines = _query(node, "associations", f"cluster={cluster}", "format=account,user")
+    return {(line[0], line[1]) for line in (line.split("|") for line in lines) if len(line) > 1}
 
 
-def _names(node: Node, what: str) -> Sequence[str]:
+def _query_names(node: Node, what: str) -> Sequence[str]:
     """Of every `cluster`, `account` or `qos` that slurmdbd knows."""
-    return [line.split("|")[0] for line in _ask(node, what, f"format={'name' if what == 'qos' else what}")]
+    column = what
+    if what == "qos":
+        column = "name"
+    return [line.split("|")[0] for line in _query(node, what, f"format={column}")]
 
 
-def _ask(node: Node, *words: str) -> List[str]:
-    return _sacctmgr(node, "--noheader", "--parsable2", "show", *words).splitlines()
+def _query(node: Node, *arguments: str) -> List[str]:
+    return _sacctmgr(node, "--noheader", "--parsable2", "show", *arguments).splitlines()
 
 
-def _change(node: Node, *words: str) -> None:
-    _sacctmgr(node, "--immediate", "--quiet", *words)
+def _change(node: Node, *arguments: str) -> None:
+    _sacctmgr(node, "--immediate", "--quiet", *arguments)
 
 
-def _sacctmgr(node: Node, *words: str) -> str:
+def _sacctmgr(node: Node, *arguments: str) -> str:
     program = next((path for path in PROGRAMS if os.path.exists(node.paths.real(path))), "sacctmgr")
     try:
-        return node.runner.run([program, *words], timeout=SECONDS).stdout
+        return node.runner.run([program, *arguments], timeout=SECONDS).stdout
     except RunError as err:
-        said = (err.stderr.strip() or err.stdout.strip() or err.message).splitlines()
-        raise NodeError(f"sacctmgr {' '.join(words)}: {said[-1].strip()}", hint="journalctl -u slurmdbd") from err
+        output = (err.stderr.strip() or err.stdout.strip() or err.message).splitlines()
+        raise NodeError(f"sacctmgr {' '.join(arguments)}: {output[-1].strip()}", hint="journalctl -u slurmdbd") from err
 
 
-def _stamp(node: Node, asked: Accounting) -> str:
+def _stamp(node: Node, accounting: Accounting) -> str:
     """Of all that it makes; of a database elsewhere, another one is another stamp."""
-    words: Dict[str, object] = {**asdict(asked), "everybody": [asdict(one) for one in accounts_of(node, asked)]}
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest() + "\n"
+    fields: Dict[str, object] = {
+        **asdict(accounting),
+        "everybody": [asdict(account) for account in accounts_of(node, accounting)],
+    }
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest() + "\n"
 
 
 def forget(node: Node) -> None:

@@ -16,7 +16,7 @@ import shutil
 from typing import Optional
 
 from hyperpod_kit.node import systemd
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import remove_partials, write_if_different
 from hyperpod_kit.node.slurm import state
@@ -32,16 +32,18 @@ DUMPS_WITHIN, SECONDS = 900.0, 300.0
 NAME = "slurm_acct_db"
 
 
-def place(node: Node) -> str:
+def copy_path(node: Node) -> str:
     """Where the copy is kept, as a node names it; "" where there is no place that outlives this machine."""
-    where = state.place(node)
-    return f"{where.base}/accounting/{NAME}.sql.gz" if where else ""
+    where = state.shared_state_location(node)
+    if where:
+        return f"{where.base}/accounting/{NAME}.sql.gz"
+    return ""
 
 
 def is_due(node: Node) -> bool:
     """Whether the last copy is old, and this machine is the one whose accounting counts."""
-    asked = node.config.steps.accounting
-    if asked is None or asked.database is not None or not place(node):
+    accounting = node.config.steps.accounting
+    if accounting is None or accounting.database is not None or not copy_path(node):
         return False
     try:
         age = node.clock.wall() - os.stat(node.paths.accounting_copied).st_mtime
@@ -51,12 +53,12 @@ def is_due(node: Node) -> bool:
     return not 0 <= age < EVERY and systemd.is_active(node, "slurmctld.service")
 
 
-def make(node: Node) -> str:
+def make_copy(node: Node) -> str:
     """Copy the database to where it outlives this machine; what was done, in words. Raises NodeError, RunError."""
-    where = state.place(node)
+    where = state.shared_state_location(node)
     if where is None:
         return ""
-    local, target = node.paths.accounting_copy, node.paths.real(place(node))
+    local, target = node.paths.accounting_copy, node.paths.real(copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
     node.runner.run(["bash", "-c", DUMP, "bash", NAME, local], timeout=DUMPS_WITHIN)
 
@@ -66,19 +68,19 @@ def make(node: Node) -> str:
         _copy(local, target)
         return target
 
-    in_child(f"a copy of Slurm's accounting to {place(node)}", work, SECONDS)
+    run_in_child(f"a copy of Slurm's accounting to {copy_path(node)}", work, SECONDS)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.accounting_copied)
     write_if_different(node.paths.accounting_copied, "")
-    return f"copied Slurm's accounting to {place(node)}"
+    return f"copied Slurm's accounting to {copy_path(node)}"
 
 
-def fetch(node: Node) -> Optional[str]:
+def fetch_copy(node: Node) -> Optional[str]:
     """The last copy, on this machine's own disk; None when there is none. Raises NodeError."""
-    where = state.place(node)
+    where = state.shared_state_location(node)
     if where is None:
         return None
-    local, source = node.paths.accounting_copy, node.paths.real(place(node))
+    local, source = node.paths.accounting_copy, node.paths.real(copy_path(node))
     by_descriptor.make_directories(os.path.dirname(local), 0o700)
 
     def work() -> bool:
@@ -87,7 +89,9 @@ def fetch(node: Node) -> Optional[str]:
         _copy(source, local)
         return True
 
-    return local if in_child(f"the copy of Slurm's accounting at {place(node)}", work, SECONDS) else None
+    if run_in_child(f"the copy of Slurm's accounting at {copy_path(node)}", work, SECONDS):
+        return local
+    return None
 
 
 def _copy(source: str, target: str) -> None:

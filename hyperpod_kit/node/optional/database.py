@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import List
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import associations, copies
@@ -37,15 +37,16 @@ LOADS_WITHIN = 600.0
 
 
 def pending(node: Node) -> str:
-    """What `settle` would do, in words."""
-    words = [
-        f"write {CONF_PATH}" if read_text(node.paths.real(CONF_PATH)) != CONF else "",
-        f"enable and start {UNIT}" if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)) else "",
-    ]
-    return "; ".join(word for word in words if word)
+    """What `ensure` would do, in words."""
+    parts = []
+    if read_text(node.paths.real(CONF_PATH)) != CONF:
+        parts.append(f"write {CONF_PATH}")
+    if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)):
+        parts.append(f"enable and start {UNIT}")
+    return "; ".join(part for part in parts if part)
 
 
-def settle(node: Node) -> str:
+def ensure(node: Node) -> str:
     """A database that SlurmUser may work with, filled from the last copy where it is new; what was done, in words.
 
     Raises NodeError.
@@ -63,13 +64,13 @@ def settle(node: Node) -> str:
             done.append("started MariaDB")
     except RunError as err:
         raise NodeError(
-            f"MariaDB does not start: {systemd.last_words(node, UNIT) or err.message}", hint="journalctl -u mariadb"
+            f"MariaDB does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u mariadb"
         ) from err
     user = slurm_user(slurm_conf(node))
-    if pending_work.is_noted(node, RESTORING):
+    if deferred_actions.is_noted(node, RESTORING):
         _sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
     if not _sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
-        done += _fill(node)
+        done += _create_database(node)
     _sql(
         node,
         f"CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket; "
@@ -86,30 +87,32 @@ def remove(node: Node) -> None:
     by_descriptor.unlink(node.paths.real(CONF_PATH))
 
 
-def _fill(node: Node) -> List[str]:
-    pending_work.note(node, RESTORING)
+def _create_database(node: Node) -> List[str]:
+    deferred_actions.note(node, RESTORING)
     _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
-    copy = copies.fetch(node)
+    copy = copies.fetch_copy(node)
     if copy:
         argv = ["bash", "-c", LOAD, "bash", copy, NAME]
         try:
             node.runner.run(argv, timeout=LOADS_WITHIN)
         except RunError as err:
             raise NodeError(
-                f"the copy of Slurm's accounting at {copies.place(node)} cannot be read back: {err.stderr.strip()}",
+                f"the copy of Slurm's accounting at {copies.copy_path(node)} cannot be read back: {err.stderr.strip()}",
                 hint="move it away to begin with an empty database",
             ) from err
         # What ended after the copy was made would be running for ever: slurmctld is asked, once it answers.
-        pending_work.note(node, associations.RUNAWAYS)
-    pending_work.settle(node, RESTORING)
-    return ["made its database from the last copy" if copy else "made its database, empty"]
+        deferred_actions.note(node, associations.RUNAWAYS)
+    deferred_actions.complete(node, RESTORING)
+    if copy:
+        return ["made its database from the last copy"]
+    return ["made its database, empty"]
 
 
-def _sql(node: Node, words: str, *, check: bool = True) -> str:
+def _sql(node: Node, statement: str, *, check: bool = True) -> str:
     """What root hears from MariaDB, by the socket."""
     try:
         return node.runner.run(
-            ["mariadb", "--batch", "--skip-column-names", "--execute", words], timeout=60, check=check
+            ["mariadb", "--batch", "--skip-column-names", "--execute", statement], timeout=60, check=check
         ).stdout.strip()
     except RunError as err:
         raise NodeError(f"MariaDB: {err.stderr.strip() or err.message}", hint="journalctl -u mariadb") from err

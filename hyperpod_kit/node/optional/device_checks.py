@@ -11,29 +11,29 @@ import contextlib
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.devices.collect import observe_devices
 from hyperpod_kit.node.devices.cycle import METRICS
-from hyperpod_kit.node.devices.look import look
-from hyperpod_kit.node.devices.record import recorded
-from hyperpod_kit.node.devices.tell_slurm import withdraw
+from hyperpod_kit.node.devices.record import make_record
+from hyperpod_kit.node.devices.slurm_state import withdraw
 from hyperpod_kit.node.optional.optional_step import OptionalStep
-from hyperpod_kit.node.step import StepOutcome, nothing
+from hyperpod_kit.node.step import StepOutcome, no_changes
 from hyperpod_kit.untrusted import by_descriptor
 
 
 def _run(node: Node) -> StepOutcome:
-    asked = node.config.steps.device_checks or DeviceChecks()
-    found = recorded(look(node, asked), None, node.clock.wall())
-    words = [found.summary, *(f"{finding.name}: {finding.detail}" for finding in found.findings)]
-    return StepOutcome(detail="; ".join(words))
+    checks = node.config.steps.device_checks or DeviceChecks()
+    record = make_record(observe_devices(node, checks), None, node.clock.wall())
+    parts = [record.summary, *(f"{finding.name}: {finding.detail}" for finding in record.findings)]
+    return StepOutcome(detail="; ".join(parts))
 
 
 def _undo(node: Node) -> str:
-    said = withdraw(node)
+    change = withdraw(node)
     directory = node.config.health.textfile_directory
     for path in (node.paths.devices, node.paths.real(f"{directory}/{METRICS}") if directory else ""):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
-    return said or "nobody looks at GPUs and EFA devices any more"
+    return change or "nobody looks at GPUs and EFA devices any more"
 
 
-STEP = OptionalStep("device_checks", _run, nothing, _undo, roles=(Role.COMPUTE,))
+STEP = OptionalStep("device_checks", _run, no_changes, _undo, roles=(Role.COMPUTE,))

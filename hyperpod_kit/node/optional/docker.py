@@ -15,14 +15,14 @@ from typing import Any, Dict, List, Mapping
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import Docker
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
 from hyperpod_kit.node.optional import local_disk, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
-from hyperpod_kit.node.users import entry
+from hyperpod_kit.node.users import getent_entry
 from hyperpod_kit.untrusted import by_descriptor
 
 # Docker's own packages have the first path, Debian's and Ubuntu's the second.
@@ -40,64 +40,76 @@ ExecStart=/usr/bin/containerd --root {place}/containerd
 """
 
 
-def settings(theirs: Mapping[str, Any], place: str, nvidia: bool) -> Dict[str, Any]:
-    """What daemon.json is to say beside `theirs`: only what nobody has said yet."""
-    ours: Dict[str, Any] = {}
-    if place and "data-root" not in theirs:
-        ours["data-root"] = f"{place}/docker"
-    if nvidia and "nvidia" not in theirs.get("runtimes", {}):
-        ours["runtimes"] = {**theirs.get("runtimes", {}), "nvidia": {"path": NVIDIA, "runtimeArgs": []}}
-    return ours
+def missing_settings(existing: Mapping[str, Any], directory: str, nvidia: bool) -> Dict[str, Any]:
+    """What daemon.json is to say beside `existing`: only what nobody has said yet."""
+    added: Dict[str, Any] = {}
+    if directory and "data-root" not in existing:
+        added["data-root"] = f"{directory}/docker"
+    if nvidia and "nvidia" not in existing.get("runtimes", {}):
+        added["runtimes"] = {**existing.get("runtimes", {}), "nvidia": {"path": NVIDIA, "runtimeArgs": []}}
+    return added
 
 
-def _asked(node: Node) -> Docker:
-    asked = node.config.steps.docker
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> Docker:
+    docker = node.config.steps.docker
+    assert docker is not None, "the step is on"
+    return docker
 
 
 def _note(node: Node) -> Dict[str, Any]:
     """`ours`: settings that we added; `before`: whether it started at boot without us; `users`: put into its group."""
-    found = read_json(node.paths.optional_stamp(STEP.name))
-    kept: Dict[str, Any] = found if isinstance(found, dict) else {}
-    return {"ours": {}, "users": [], **kept}
+    raw = read_json(node.paths.optional_stamp(STEP.name))
+    note: Dict[str, Any]
+    if isinstance(raw, dict):
+        note = raw
+    else:
+        note = {}
+    return {"ours": {}, "users": [], **note}
 
 
 def _daemon(node: Node) -> Dict[str, Any]:
     text = read_text(node.paths.real(DAEMON))
     try:
-        said = json.loads(text) if text and text.strip() else {}
+        if text and text.strip():
+            daemon_settings = json.loads(text)
+        else:
+            daemon_settings = {}
     except ValueError as err:
         raise NodeError(f"{DAEMON} is no JSON: {err}", hint="correct it: Docker does not start with it") from err
-    if not isinstance(said, dict) or not isinstance(said.get("runtimes", {}), dict):
+    if not isinstance(daemon_settings, dict) or not isinstance(daemon_settings.get("runtimes", {}), dict):
         raise NodeError(f"{DAEMON} is not an object of settings", hint="correct it: Docker does not start with it")
-    return said
+    return daemon_settings
 
 
-def _theirs(node: Node) -> Dict[str, Any]:
+def _existing_settings(node: Node) -> Dict[str, Any]:
     """daemon.json without what we added."""
-    said = _daemon(node)
+    existing = _daemon(node)
     for key, value in _note(node)["ours"].items():
         if key == "runtimes":
-            said[key] = {name: one for name, one in said.get(key, {}).items() if name != "nvidia"}
-        elif said.get(key) == value:
-            del said[key]
-    return {key: value for key, value in said.items() if value != {}}
+            existing[key] = {name: runtime for name, runtime in existing.get(key, {}).items() if name != "nvidia"}
+        elif existing.get(key) == value:
+            del existing[key]
+    return {key: value for key, value in existing.items() if value != {}}
 
 
-def _ours(node: Node) -> Dict[str, Any]:
-    return settings(_theirs(node), local_disk.place(node), os.path.exists(node.paths.real(NVIDIA)))
+def _added_settings(node: Node) -> Dict[str, Any]:
+    return missing_settings(
+        _existing_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.real(NVIDIA))
+    )
 
 
-def _wanted(node: Node) -> Dict[str, str]:
+def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text of each file. Raises NodeError."""
-    place = local_disk.place(node)
-    said = {**_theirs(node), **_ours(node)}
-    files = {node.paths.real(DAEMON): json.dumps(said, indent=4) + "\n"} if said else {}
-    if place:
-        ordered = local_disk.ORDERED.format(place=place)
+    directory = local_disk.find_local_disk(node)
+    merged = {**_existing_settings(node), **_added_settings(node)}
+    if merged:
+        files = {node.paths.real(DAEMON): json.dumps(merged, indent=4) + "\n"}
+    else:
+        files = {}
+    if directory:
+        ordered = local_disk.ORDERED.format(place=directory)
         files[_drop_in(node, UNIT)] = ordered
-        files[_drop_in(node, CONTAINERD)] = f"{ordered}\n{CONTAINERD_ROOT.format(place=place)}"
+        files[_drop_in(node, CONTAINERD)] = f"{ordered}\n{CONTAINERD_ROOT.format(place=directory)}"
     return files
 
 
@@ -107,18 +119,28 @@ def _drop_in(node: Node, unit: str) -> str:
 
 def _outdated(node: Node) -> List[str]:
     daemon = node.paths.real(DAEMON)
-    return [
-        path
-        for path, text in _wanted(node).items()
-        if (_daemon(node) != json.loads(text) if path == daemon else read_text(path) != text)
-    ]
+    outdated = []
+    for path, text in _expected_files(node).items():
+        if path == daemon:
+            differs = _daemon(node) != json.loads(text)
+        else:
+            differs = read_text(path) != text
+        if differs:
+            outdated.append(path)
+    return outdated
 
 
-def _outside(node: Node) -> List[str]:
+def _missing_members(node: Node) -> List[str]:
     """Users of ours who are not in its group yet, of those that this node knows."""
-    group = entry(node, "group", GROUP)
-    members = group[3].split(",") if group and len(group) > 3 else []
-    return [name for name in _asked(node).users if name not in members and entry(node, "passwd", name) is not None]
+    group = getent_entry(node, "group", GROUP)
+    members = []
+    if group and len(group) > 3:
+        members = group[3].split(",")
+    return [
+        name
+        for name in _configuration(node).users
+        if name not in members and getent_entry(node, "passwd", name) is not None
+    ]
 
 
 def _run(node: Node) -> StepOutcome:
@@ -126,28 +148,28 @@ def _run(node: Node) -> StepOutcome:
     if "before" not in note:
         note["before"] = systemd.is_enabled(node, UNIT)
         write_json(node.paths.optional_stamp(STEP.name), note)
-    outdated, files, done = _outdated(node), _wanted(node), []
+    outdated, files, done = _outdated(node), _expected_files(node), []
     if outdated:
-        pending_work.note(node, RESTART)
-        note["ours"] = _ours(node)
+        deferred_actions.note(node, RESTART)
+        note["ours"] = _added_settings(node)
         write_json(node.paths.optional_stamp(STEP.name), note)
         # Before anything is installed: a package starts its daemon, which makes its directories at once.
         for path in outdated:
             write_if_different(path, files[path])
         done.append(f"wrote {', '.join(os.path.basename(path) for path in outdated)}")
     done.append(software.ensure(node, DOCKER))
-    joining = _outside(node)
+    joining = _missing_members(node)
     if joining:
         note["users"] = sorted({*note["users"], *joining})
         write_json(node.paths.optional_stamp(STEP.name), note)
         for name in joining:
             node.runner.run(["usermod", "--append", "--groups", GROUP, name], timeout=30)
         done.append(f"{', '.join(joining)} may use it")
-    if pending_work.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT, CONTAINERD]):
+    if deferred_actions.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT, CONTAINERD]):
         systemd.reload(node)
     systemd.enable(node, UNIT)
     try:
-        if pending_work.is_noted(node, RESTART):
+        if deferred_actions.is_noted(node, RESTART):
             units = [unit for unit in (CONTAINERD, UNIT) if unit == UNIT or systemd.is_active(node, unit)]
             node.runner.run(["systemctl", "restart", *units], timeout=180)
             done.append("restarted it")
@@ -155,32 +177,38 @@ def _run(node: Node) -> StepOutcome:
             done.append("started it")
     except RunError as err:
         raise NodeError(
-            f"Docker does not start: {systemd.last_words(node, UNIT) or err.message}", hint="journalctl -u docker"
+            f"Docker does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u docker"
         ) from err
-    pending_work.settle(node, RESTART)
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    deferred_actions.complete(node, RESTART)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _pending(node: Node) -> str:
-    there = software.found(node, DOCKER) is not None
-    runs = there and systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    outdated, joining = _outdated(node), _outside(node)
-    words = [
-        f"write {', '.join(outdated)}" if outdated else "",
-        software.pending(node, DOCKER),
-        f"let {', '.join(joining)} use it" if joining else "",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and pending_work.is_noted(node, RESTART) else "",
-    ]
-    return "; ".join(word for word in words if word)
+    is_installed = software.find_program(node, DOCKER) is not None
+    runs = is_installed and systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
+    outdated, joining = _outdated(node), _missing_members(node)
+    parts = []
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    parts.append(software.pending(node, DOCKER))
+    if joining:
+        parts.append(f"let {', '.join(joining)} use it")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and deferred_actions.is_noted(node, RESTART):
+        parts.append(f"restart {UNIT}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
-    note, said = _note(node), _theirs(node)
-    if said:
-        write_if_different(node.paths.real(DAEMON), json.dumps(said, indent=4) + "\n")
-    for path in (_drop_in(node, UNIT), _drop_in(node, CONTAINERD), *([] if said else [node.paths.real(DAEMON)])):
+    note, existing = _note(node), _existing_settings(node)
+    if existing:
+        write_if_different(node.paths.real(DAEMON), json.dumps(existing, indent=4) + "\n")
+    unneeded = [_drop_in(node, UNIT), _drop_in(node, CONTAINERD)]
+    if not existing:
+        unneeded.append(node.paths.real(DAEMON))
+    for path in unneeded:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)
@@ -188,15 +216,15 @@ def _undo(node: Node) -> str:
         node.runner.run(["gpasswd", "--delete", name, GROUP], timeout=30, check=False)
     if note.get("before"):
         node.runner.run(["systemctl", "try-restart", CONTAINERD, UNIT], timeout=180, check=False)
-        words = "Docker is as it was before"
+        summary = "Docker is as it was before"
     else:
         resting = ["systemctl", "disable", "--now", "--quiet", UNIT, SOCKET]
         node.runner.run(resting, timeout=180, check=False)
-        words = "Docker rests; its images stay"
-    pending_work.settle(node, RESTART)
+        summary = "Docker rests; its images stay"
+    deferred_actions.complete(node, RESTART)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
-    return words
+    return summary
 
 
 STEP = OptionalStep("docker", _run, _pending, _undo)

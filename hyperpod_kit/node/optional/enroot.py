@@ -33,15 +33,15 @@ ENROOT_TEMP_PATH {place}/tmp
 """
 
 
-def _place(node: Node) -> str:
+def _data_directory(node: Node) -> str:
     # Never a home: enroot's own default, where a home on a network file system would hold every image unpacked.
-    return f"{local_disk.place(node) or WITHOUT_DISK}/enroot"
+    return f"{local_disk.find_local_disk(node) or WITHOUT_DISK}/enroot"
 
 
 def _files(node: Node) -> Dict[str, str]:
     """Path -> text. The directory in /run is made again at boot, before a job can come."""
     return {
-        node.paths.real(CONF): TEXT.format(runtime=RUNTIME, place=_place(node)),
+        node.paths.real(CONF): TEXT.format(runtime=RUNTIME, place=_data_directory(node)),
         node.paths.real(TMPFILES): f"d {RUNTIME} 1777 root root -\n",
     }
 
@@ -51,16 +51,22 @@ def _run(node: Node) -> StepOutcome:
     written = [path for path, text in _files(node).items() if write_if_different(path, text)]
     if written:
         done.append(f"wrote {', '.join(os.path.basename(path) for path in written)}")
-    done += ["made its directories"] if keep(node) else []
+    if ensure_directories(node):
+        done += ["made its directories"]
+    else:
+        done += []
     done.append(software.ensure(node, ENROOT))
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _pending(node: Node) -> str:
     outdated = [path for path, text in _files(node).items() if read_text(path) != text]
-    words = [f"write {', '.join(outdated)}" if outdated else "", software.pending(node, ENROOT)]
-    return "; ".join(word for word in words if word)
+    parts = []
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    parts.append(software.pending(node, ENROOT))
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
@@ -70,10 +76,10 @@ def _undo(node: Node) -> str:
     return "enroot unpacks to where it did before; what it has unpacked stays"
 
 
-def keep(node: Node) -> bool:
+def ensure_directories(node: Node) -> bool:
     """The directories in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
-    place = _place(node)
-    made = [local_disk.make_for_all(node, path) for path in (RUNTIME, place, f"{place}/tmp")]
+    directory = _data_directory(node)
+    made = [local_disk.make_for_all(node, path) for path in (RUNTIME, directory, f"{directory}/tmp")]
     return any(made)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Sequence
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
 from hyperpod_kit.node.slurm import state
@@ -27,7 +27,7 @@ from hyperpod_kit.node.slurm.hooks import with_block
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
-KNOWN, EQUIVALENT = "/etc/ssh/ssh_known_hosts2", "/etc/ssh/shosts.equiv"
+KNOWN_HOSTS, EQUIVALENT = "/etc/ssh/ssh_known_hosts2", "/etc/ssh/shosts.equiv"
 """sshd reads these two alone, and ssh the first of them."""
 LINE = re.compile(r"([A-Za-z0-9._:,-]{1,600}) ((?:ssh|ecdsa)-[a-z0-9-]{2,40}) ([A-Za-z0-9+/=]{20,4000})")
 LARGEST, MOST = 16 << 20, 20_000
@@ -36,7 +36,7 @@ SECONDS = 60.0
 NOTE = "ssh-between-nodes"
 
 
-def own_lines(node: Node) -> List[str]:
+def local_lines(node: Node) -> List[str]:
     """`name,name,address type key` of each host key of this node. Raises NodeError when it has none."""
     names = [node.facts.node, node.facts.address]
     with contextlib.suppress(OSError):
@@ -50,21 +50,23 @@ def _public_keys(node: Node) -> Dict[str, str]:
     """Path of a host key -> type and key. The key itself is asked: a file beside it may be another key's, or not be
     there. Raises NodeError when there is none."""
     folder = node.paths.real("/etc/ssh")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    found = {}
+    names = []
+    if os.path.isdir(folder):
+        names = os.listdir(folder)
+    keys = {}
     for name in sorted(name for name in names if re.fullmatch(r"ssh_host_[a-z0-9]+_key", name)):
-        said = node.runner.run(["ssh-keygen", "-y", "-f", f"{folder}/{name}"], timeout=20, check=False).stdout
-        key = " ".join(said.split()[:2])
+        output = node.runner.run(["ssh-keygen", "-y", "-f", f"{folder}/{name}"], timeout=20, check=False).stdout
+        key = " ".join(output.split()[:2])
         if LINE.fullmatch(f"{node.facts.node} {key}"):
-            found[f"{folder}/{name}"] = key
-    if not found:
+            keys[f"{folder}/{name}"] = key
+    if not keys:
         raise NodeError(f"{folder} has no host key", hint="ssh-keygen -A; systemctl restart ssh")
-    return found
+    return keys
 
 
 def is_published(node: Node) -> bool:
     """Whether this node's keys, as they are now, have been put where the others find them."""
-    return read_text(node.paths.optional_stamp(NOTE)) == "\n".join(own_lines(node))
+    return read_text(node.paths.optional_stamp(NOTE)) == "\n".join(local_lines(node))
 
 
 def publish(node: Node, mount: Mount) -> bool:
@@ -72,71 +74,71 @@ def publish(node: Node, mount: Mount) -> bool:
     for path, key in _public_keys(node).items():
         if not os.path.exists(f"{path}.pub"):
             write_if_different(f"{path}.pub", f"{key}\n")  # ssh offers no host key whose public half it does not find
-    lines = own_lines(node)
+    lines = local_lines(node)
     text = "\n".join(lines) + "\n"
-    place = _place(node, mount)
+    directory = _shared_directory(node, mount)
 
     def work() -> bool:
-        state.make_base(node.paths.real(mount.path), os.path.dirname(place))
-        state.make_directory(place, 0o755)
-        state.make_directory(f"{place}/hosts", 0o755)
-        return _write(f"{place}/hosts/{node.facts.node}", text)
+        state.make_base(node.paths.real(mount.path), os.path.dirname(directory))
+        state.make_directory(directory, 0o755)
+        state.make_directory(f"{directory}/hosts", 0o755)
+        return _write(f"{directory}/hosts/{node.facts.node}", text)
 
-    changed = bool(in_child(f"this node's host keys on {mount.path}", work, SECONDS))
+    changed = bool(run_in_child(f"this node's host keys on {mount.path}", work, SECONDS))
     stamped = write_if_different(node.paths.optional_stamp(NOTE), "\n".join(lines))
     return changed or stamped
 
 
 def gather(node: Node, mount: Mount) -> bool:
     """The controller's part: all keys into one file, when any has come; True when it did. Raises NodeError."""
-    place = _place(node, mount)
+    directory = _shared_directory(node, mount)
     before: Any = read_json(_gathered_path(node))
 
     def work() -> List[Any]:
-        hosts = f"{place}/hosts"
+        hosts = f"{directory}/hosts"
         # Only whether it is the same time as before: it may be another machine's, whose clock is another.
         changed_at = os.stat(hosts).st_mtime_ns
-        if before == [changed_at, True] and os.path.exists(f"{place}/all"):
+        if before == [changed_at, True] and os.path.exists(f"{directory}/all"):
             return [False, before]
         texts = [read_text(f"{hosts}/{name}") or "" for name in sorted(os.listdir(hosts)) if "." not in name]
-        came = _write(f"{place}/all", "".join(texts))
+        came = _write(f"{directory}/all", "".join(texts))
         # Read twice at one time: what comes while it is read may leave the same.
         return [came, [changed_at, isinstance(before, list) and before[:1] == [changed_at]]]
 
-    came, seen = in_child(f"the host keys on {mount.path}", work, SECONDS)
-    write_json(_gathered_path(node), seen)
+    came, stamp = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
+    write_json(_gathered_path(node), stamp)
     return bool(came)
 
 
 def refresh(node: Node, mount: Mount) -> bool:
     """What this node knows of the others; True when that is something else now. Raises NodeError."""
-    place = _place(node, mount)
+    directory = _shared_directory(node, mount)
     last: Any = _note(node)
 
     def work() -> List[Any]:
         try:
-            found = os.stat(f"{place}/all")
-            with open(f"{place}/all", encoding="utf-8", errors="replace") as stream:
-                seen = [found.st_mtime_ns, found.st_size]
-                return [seen, None if seen == last else stream.read(LARGEST)]
+            status = os.stat(f"{directory}/all")
+            with open(f"{directory}/all", encoding="utf-8", errors="replace") as stream:
+                file_stamp = [status.st_mtime_ns, status.st_size]
+                return [file_stamp, None if file_stamp == last else stream.read(LARGEST)]
         except FileNotFoundError:
             return [[0, 0], ""]
 
-    seen, text = in_child(f"the host keys on {mount.path}", work, SECONDS)
-    if text is None and os.path.exists(node.paths.real(KNOWN)):
+    file_stamp, text = run_in_child(f"the host keys on {mount.path}", work, SECONDS)
+    if text is None and os.path.exists(node.paths.real(KNOWN_HOSTS)):
         return False
-    changed = _keep(node, checked(text or ""))
-    write_json(_note_path(node), seen)
+    changed = _write_known_hosts(node, valid_lines(text or ""))
+    write_json(_note_path(node), file_stamp)
     return changed
 
 
-def checked(text: str) -> List[str]:
+def valid_lines(text: str) -> List[str]:
     """The lines that are names with a key, each once; whatever else stands there is left out."""
     lines = (line for line in text.splitlines()[:MOST] if LINE.fullmatch(line))
     return list(dict.fromkeys(lines))
 
 
-def count(node: Node) -> int:
+def count_hosts(node: Node) -> int:
     """Hosts that this node takes a user's word from."""
     text = read_text(node.paths.real(EQUIVALENT)) or ""
     return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
@@ -149,21 +151,21 @@ def forget(node: Node) -> None:
             by_descriptor.unlink(path)
 
 
-def _keep(node: Node, lines: Sequence[str]) -> bool:
-    own = own_lines(node)
-    known = [*own, *(line for line in lines if line not in own)]
+def _write_known_hosts(node: Node, lines: Sequence[str]) -> bool:
+    own_lines = local_lines(node)
+    lines_of_all = [*own_lines, *(line for line in lines if line not in own_lines)]
     names: Dict[str, None] = {}
-    for line in known:
+    for line in lines_of_all:
         names.update(dict.fromkeys(line.split(" ")[0].split(",")))
     changed = False
-    for path, said in ((KNOWN, known), (EQUIVALENT, list(names))):
+    for path, content in ((KNOWN_HOSTS, lines_of_all), (EQUIVALENT, list(names))):
         real = node.paths.real(path)
-        changed = write_if_different(real, with_block(read_text(real) or "", said)) or changed
+        changed = write_if_different(real, with_block(read_text(real) or "", content)) or changed
     return changed
 
 
-def _place(node: Node, mount: Mount) -> str:
-    return f"{node.paths.real(state.base_on(node, mount))}/ssh"
+def _shared_directory(node: Node, mount: Mount) -> str:
+    return f"{node.paths.real(state.cluster_directory(node, mount))}/ssh"
 
 
 def _note_path(node: Node) -> str:

@@ -27,11 +27,11 @@ After=dlami-nvme.service
 """Lines of a daemon's unit, which must not write below a mount that is not there yet."""
 
 
-def place(node: Node) -> str:
+def find_local_disk(node: Node) -> str:
     """A mount of the local disk, the image's instance store, or the group's volume, whichever is there; "" for none."""
     mountinfo = read_text(node.paths.mountinfo) or ""
-    ours = [mount.path for mount in node.mounts if mount.traits.local_disk]
-    return next((path for path in (*ours, PLATFORM, EBS) if find(mountinfo, path) is not None), "")
+    configured = [mount.path for mount in node.mounts if mount.traits.local_disk]
+    return next((path for path in (*configured, PLATFORM, EBS) if find(mountinfo, path) is not None), "")
 
 
 def make_for_all(node: Node, path: str) -> bool:

@@ -53,26 +53,28 @@ rotate {keep}
 """
 
 
-def _text(asked: LogRotation) -> str:
-    return TEXT.format(size=asked.size, keep=asked.keep)
+def _text(configuration: LogRotation) -> str:
+    return TEXT.format(size=configuration.size, keep=configuration.keep)
 
 
-def _asked(node: Node) -> LogRotation:
-    asked = node.config.steps.log_rotation
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> LogRotation:
+    configuration = node.config.steps.log_rotation
+    assert configuration is not None, "the step is on"
+    return configuration
 
 
 def _run(node: Node) -> StepOutcome:
     installed = software.ensure(node, LOGROTATE)
-    changed = write_if_different(node.paths.real(CONF), _text(_asked(node)))
+    changed = write_if_different(node.paths.real(CONF), _text(_configuration(node)))
     return StepOutcome(changed or bool(installed), installed)
 
 
 def _pending(node: Node) -> str:
-    differs = read_text(node.paths.real(CONF)) != _text(_asked(node))
-    words = [software.pending(node, LOGROTATE), f"write {CONF}" if differs else ""]
-    return "; ".join(word for word in words if word)
+    differs = read_text(node.paths.real(CONF)) != _text(_configuration(node))
+    parts = [software.pending(node, LOGROTATE)]
+    if differs:
+        parts.append(f"write {CONF}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
@@ -82,13 +84,16 @@ def _undo(node: Node) -> str:
     return "logs grow as they did"
 
 
-def rotate(node: Node) -> None:
+def rotate_logs(node: Node) -> None:
     """Put aside what has its size. Raises NodeError."""
     try:
         node.runner.run([LOGROTATE.programs[0], "--state", node.paths.real(STATE), node.paths.real(CONF)], timeout=300)
     except RunError as err:
-        said = err.stderr.strip().splitlines()
-        raise NodeError(f"logrotate: {said[-1] if said else err.message}", hint=f"logrotate --debug {CONF}") from err
+        output = err.stderr.strip().splitlines()
+        reason = err.message
+        if output:
+            reason = output[-1]
+        raise NodeError(f"logrotate: {reason}", hint=f"logrotate --debug {CONF}") from err
 
 
 STEP = OptionalStep("log_rotation", _run, _pending, _undo)

@@ -15,13 +15,13 @@ from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAM = "/etc/update-motd.d/60-hyperpod-kit"
-WORDS = "/var/lib/hyperpod-kit/steps/login-message/words"
+MESSAGE_PATH = "/var/lib/hyperpod-kit/steps/login-message/words"
 
 # pam_motd runs it at every login, so it reads two directories of this machine and no mount.
 TEXT = f"""\
 #!/bin/sh
 # Written by hyperpod-kit from the bundle's configuration: change that, not this file.
-cat {WORDS}
+cat {MESSAGE_PATH}
 degraded=$(ls /run/hyperpod-kit/degraded 2>/dev/null | tr '\\n' ' ')
 if [ -n "$degraded" ]; then
     echo "  mounts      NOT SERVING: ${{degraded}}(hyperpod-kit node mounts)"
@@ -32,37 +32,39 @@ echo
 """
 
 
-def _words(node: Node, asked: LoginMessage) -> str:
+def _message(node: Node, configuration: LoginMessage) -> str:
     facts = node.facts
     lines = [
         "",
         f"  cluster     {node.config.cluster_name}, {facts.region}",
         f"  this node   {facts.role}, {facts.group}, {facts.instance_id}, {facts.address}",
         f"  controller  {', '.join(facts.controllers) or facts.controller_address or 'unknown'}",
-        *(f"  {line}" for line in asked.text.splitlines()),
+        *(f"  {line}" for line in configuration.text.splitlines()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _asked(node: Node) -> LoginMessage:
-    asked = node.config.steps.login_message
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> LoginMessage:
+    configuration = node.config.steps.login_message
+    assert configuration is not None, "the step is on"
+    return configuration
 
 
 def _run(node: Node) -> StepOutcome:
-    said = write_if_different(node.paths.real(WORDS), _words(node, _asked(node)))
-    return StepOutcome(write_if_different(node.paths.real(PROGRAM), TEXT, 0o755) or said)
+    changed = write_if_different(node.paths.real(MESSAGE_PATH), _message(node, _configuration(node)))
+    return StepOutcome(write_if_different(node.paths.real(PROGRAM), TEXT, 0o755) or changed)
 
 
 def _pending(node: Node) -> str:
-    wanted = {PROGRAM: TEXT, WORDS: _words(node, _asked(node))}
-    differing = [path for path, text in wanted.items() if read_text(node.paths.real(path)) != text]
-    return f"write {', '.join(differing)}" if differing else ""
+    expected = {PROGRAM: TEXT, MESSAGE_PATH: _message(node, _configuration(node))}
+    differing = [path for path, text in expected.items() if read_text(node.paths.real(path)) != text]
+    if differing:
+        return f"write {', '.join(differing)}"
+    return ""
 
 
 def _undo(node: Node) -> str:
-    for path in (PROGRAM, WORDS):
+    for path in (PROGRAM, MESSAGE_PATH):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.real(path))
     return ""

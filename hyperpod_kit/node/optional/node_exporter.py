@@ -13,7 +13,7 @@ from typing import List
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import NodeExporter
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different, write_volatile
 from hyperpod_kit.node.optional import software
@@ -37,19 +37,21 @@ NODE_STATES, JOB_STATES = ("allocated", "down", "drained", "idle", "mixed"), ("p
 SLURM_METRICS = "hyperpod_kit_slurm.prom"
 
 
-def _asked(node: Node) -> NodeExporter:
-    asked = node.config.steps.node_exporter
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> NodeExporter:
+    configuration = node.config.steps.node_exporter
+    assert configuration is not None, "the step is on"
+    return configuration
 
 
-def directory(node: Node) -> str:
+def metrics_directory(node: Node) -> str:
     """Where metrics are left as text, as the exporter is told."""
     return node.config.health.textfile_directory or "/var/lib/node_exporter/textfile_collector"
 
 
 def _text(node: Node) -> str:
-    return DROP_IN.format(program=EXPORTER.programs[0], listen=_asked(node).listen, directory=directory(node))
+    return DROP_IN.format(
+        program=EXPORTER.programs[0], listen=_configuration(node).listen, directory=metrics_directory(node)
+    )
 
 
 def _drop_in(node: Node) -> str:
@@ -58,40 +60,41 @@ def _drop_in(node: Node) -> str:
 
 def _run(node: Node) -> StepOutcome:
     done = [software.ensure(node, EXPORTER)]
-    by_descriptor.make_directories(node.paths.real(directory(node)), shared=True)
+    by_descriptor.make_directories(node.paths.real(metrics_directory(node)), shared=True)
     if read_text(_drop_in(node)) != _text(node):
-        pending_work.note(node, RESTART)
+        deferred_actions.note(node, RESTART)
         write_if_different(_drop_in(node), _text(node))
-        done.append(f"told it of {directory(node)}")
-    if pending_work.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT]):
+        done.append(f"told it of {metrics_directory(node)}")
+    if deferred_actions.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT]):
         systemd.reload(node)
     systemd.enable(node, UNIT)
     try:
-        if pending_work.is_noted(node, RESTART):
+        if deferred_actions.is_noted(node, RESTART):
             node.runner.run(["systemctl", "restart", UNIT], timeout=60)
         elif systemd.start(node, UNIT, timeout=60):
             done.append("started it")
     except RunError as err:
-        raise NodeError(f"the exporter does not start: {systemd.last_words(node, UNIT) or err.message}") from err
-    pending_work.settle(node, RESTART)
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+        raise NodeError(f"the exporter does not start: {systemd.last_log_line(node, UNIT) or err.message}") from err
+    deferred_actions.complete(node, RESTART)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _pending(node: Node) -> str:
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    words = [
-        software.pending(node, EXPORTER),
-        f"write {_drop_in(node)}" if read_text(_drop_in(node)) != _text(node) else "",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and pending_work.is_noted(node, RESTART) else "",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = [software.pending(node, EXPORTER)]
+    if read_text(_drop_in(node)) != _text(node):
+        parts.append(f"write {_drop_in(node)}")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and deferred_actions.is_noted(node, RESTART):
+        parts.append(f"restart {UNIT}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
-    for path in (_drop_in(node), node.paths.real(f"{directory(node)}/{SLURM_METRICS}")):
+    for path in (_drop_in(node), node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)
@@ -104,25 +107,29 @@ def write_slurm_metrics(node: Node) -> None:
         return
     if node.config.controllers > 1 and heads.acting_elsewhere(node.runner, node.paths.scontrol):
         with contextlib.suppress(FileNotFoundError):  # counted twice, a sum over the nodes would be wrong
-            by_descriptor.unlink(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"))
+            by_descriptor.unlink(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
-    nodes = _counted(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
-    jobs = _counted(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
+    nodes = _count_states(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
+    jobs = _count_states(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
     lines: List[str] = []
-    for name, what, found, always in (("nodes", "Nodes", nodes, NODE_STATES), ("jobs", "Jobs", jobs, JOB_STATES)):
+    for name, what, counts, always in (("nodes", "Nodes", nodes, NODE_STATES), ("jobs", "Jobs", jobs, JOB_STATES)):
         lines += [
             f"# HELP hyperpod_kit_slurm_{name} {what} in each state, as Slurm says.",
             f"# TYPE hyperpod_kit_slurm_{name} gauge",
         ]
-        lines += [f'hyperpod_kit_slurm_{name}{{state="{state}"}} {found[state]}' for state in sorted({*found, *always})]
-    write_volatile(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
+        lines += [
+            f'hyperpod_kit_slurm_{name}{{state="{state}"}} {counts[state]}' for state in sorted({*counts, *always})
+        ]
+    write_volatile(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
 
 
-def _counted(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
+def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
     """State -> how many; a node that is in several partitions is one."""
     lines = node.runner.run(argv, timeout=30).stdout.splitlines()
-    pairs = [line.split() for line in (dict.fromkeys(lines) if unique else lines)]
+    if unique:
+        lines = list(dict.fromkeys(lines))
+    pairs = [line.split() for line in lines]
     # `idle*` does not answer, `mixed-` is planned: Slurm's marks behind the word are no states of their own.
     return Counter(pair[1].lower().rstrip("*~#!%$@^-+") for pair in pairs if len(pair) == 2)
 

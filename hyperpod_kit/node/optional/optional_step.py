@@ -68,12 +68,15 @@ def leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[OptionalStep]
     return [step for step in reversed(steps) if step.is_off(node) and step.was_on(node)]
 
 
-def take_back(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
+def undo_leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
     """Undo the leftovers; what was done, in words. Raises what an `undo` raises: its mark stays, and it comes again."""
     done = []
     for step in leftovers(node, steps):
-        said = step.undo(node)
+        summary = step.undo(node)
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.optional_mark(step.name))
-        done.append(f"{step.name} off: {said}" if said else f"{step.name} off")
+        if summary:
+            done.append(f"{step.name} off: {summary}")
+        else:
+            done.append(f"{step.name} off")
     return done

@@ -23,33 +23,35 @@ from hyperpod_kit.node.slurm.hooks import with_block, without_block
 from hyperpod_kit.node.step import StepOutcome
 
 CONF = "/etc/pam.d/sshd"
-PLACES = ("/opt/slurm/lib/security", "/lib/security", "/usr/lib/{machine}-linux-gnu/security")
+DIRECTORIES = ("/opt/slurm/lib/security", "/lib/security", "/usr/lib/{machine}-linux-gnu/security")
 LET_THROUGH = "pam_succeed_if.so"
 
 
-def module() -> Software:
+def pam_module() -> Software:
     """The module, built for HyperPod's own Slurm, by hand, or from the distribution."""
-    places = [place.format(machine=os.uname().machine) for place in PLACES]
-    return Software(tuple(f"{place}/pam_slurm_adopt.so" for place in places), ("pam-slurm-adopt",), mode=os.R_OK)
+    directories = [directory.format(machine=os.uname().machine) for directory in DIRECTORIES]
+    return Software(
+        tuple(f"{directory}/pam_slurm_adopt.so" for directory in directories), ("pam-slurm-adopt",), mode=os.R_OK
+    )
 
 
-def lines(users: Tuple[str, ...], groups: Tuple[str, ...], path: str) -> List[str]:
+def pam_lines(users: Tuple[str, ...], groups: Tuple[str, ...], path: str) -> List[str]:
     """Of /etc/pam.d/sshd: each door jumps over what is behind it, the module too."""
     doors = [f"user in {':'.join(dict.fromkeys(('root', *users)))}", *(f"user ingroup {group}" for group in groups)]
-    found = [
+    door_lines = [
         f"account [success={len(doors) - number} default=ignore] {LET_THROUGH} quiet {door}"
         for number, door in enumerate(doors)
     ]
-    return [*found, f"account required {path}"]
+    return [*door_lines, f"account required {path}"]
 
 
-def _asked(node: Node) -> PamSlurmAdopt:
-    asked = node.config.steps.pam_slurm_adopt
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> PamSlurmAdopt:
+    configuration = node.config.steps.pam_slurm_adopt
+    assert configuration is not None, "the step is on"
+    return configuration
 
 
-def _wanted(node: Node, path: str) -> str:
+def _expected_text(node: Node, path: str) -> str:
     """Text of /etc/pam.d/sshd. Raises NodeError."""
     text = read_text(node.paths.real(CONF))
     if text is None:
@@ -61,43 +63,44 @@ def _wanted(node: Node, path: str) -> str:
         )
     # At the top: SSSD's profile ends the stack for local users (`sufficient pam_localuser.so` in common-account), and
     # what stands behind that is asked of nobody local.
-    return with_block("", lines(_asked(node).users, _asked(node).groups, path)) + without_block(text)
+    return with_block("", pam_lines(_configuration(node).users, _configuration(node).groups, path)) + without_block(
+        text
+    )
 
 
 def _run(node: Node) -> StepOutcome:
     # Looked at before anything is installed, too: somebody else's stays.
-    _wanted(node, "")
+    _expected_text(node, "")
     _refuse_without_pam(node)
-    done = [software.ensure(node, module())]
-    path = software.found(node, module())
+    done = [software.ensure(node, pam_module())]
+    path = software.find_program(node, pam_module())
     if path is None:
         raise NodeError("pam_slurm_adopt.so is not there")
-    door = os.path.join(os.path.dirname(module().programs[-1]), LET_THROUGH)
+    door = os.path.join(os.path.dirname(pam_module().programs[-1]), LET_THROUGH)
     if not os.path.exists(node.paths.real(door)):
         raise NodeError(f"{door} is not there: without it root would be kept out too", hint="install libpam-modules")
-    if write_if_different(node.paths.real(CONF), _wanted(node, path)):
+    if write_if_different(node.paths.real(CONF), _expected_text(node, path)):
         done.append("ssh is for who has a job here")
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _refuse_without_pam(node: Node) -> None:
     """Raise NodeError where sshd would not ask PAM at all: the step would promise what is not so."""
     try:
-        said = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
+        settings = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
     except RunError as err:
         raise NodeError(f"sshd does not take its own configuration: {err.stderr.strip() or err.message}") from err
-    if "usepam yes" not in said:
+    if "usepam yes" not in settings:
         raise NodeError("sshd has UsePAM off, so it asks no module", hint="set UsePAM yes in /etc/ssh/sshd_config")
 
 
 def _pending(node: Node) -> str:
-    path = software.found(node, module())
-    words = [
-        software.pending(node, module()),
-        "" if path and read_text(node.paths.real(CONF)) == _wanted(node, path) else f"our lines into {CONF}",
-    ]
-    return "; ".join(word for word in words if word)
+    path = software.find_program(node, pam_module())
+    parts = [software.pending(node, pam_module())]
+    if not (path and read_text(node.paths.real(CONF)) == _expected_text(node, path)):
+        parts.append(f"our lines into {CONF}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:

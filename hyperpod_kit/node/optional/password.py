@@ -13,12 +13,12 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 
 
-def read(node: Node, arn: str, *, without: str) -> str:
+def read_password(node: Node, arn: str, *, without: str) -> str:
     """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message.
 
     without: characters that the daemon's file has no way to say; a backslash is one of them anywhere. Raises NodeError.
     """
-    secret = next((one.name for one in node.config.secrets if one.arn == arn), arn)
+    secret = next((secret_entry.name for secret_entry in node.config.secrets if secret_entry.arn == arn), arn)
     text = read_text(node.paths.secret(secret))
     if text is None:
         raise NodeError(
@@ -26,8 +26,9 @@ def read(node: Node, arn: str, *, without: str) -> str:
         )
     password: object = text.strip("\n")
     with contextlib.suppress(ValueError):
-        said = json.loads(text)
-        password = said.get("password") if isinstance(said, dict) else password
+        document = json.loads(text)
+        if isinstance(document, dict):
+            password = document.get("password")
     refused = set(without) | {"\\"}
     if not isinstance(password, str) or not password or not password.isprintable() or set(password) & refused:
         raise NodeError(

@@ -19,9 +19,9 @@ from hyperpod_kit.untrusted import by_descriptor
 BESIDE = ("uidmap", "slirp4netns", "fuse-overlayfs")
 PODMAN = Software(("/usr/bin/podman",), ("podman",), BESIDE)
 CONF = "/etc/containers/storage.conf"
-MARK = "# Written by hyperpod-kit"
+HEADER = "# Written by hyperpod-kit"
 TEXT = (
-    MARK
+    HEADER
     + """ from the bundle's configuration: change that, not this file.
 [storage]
 driver = "overlay"
@@ -32,42 +32,49 @@ rootless_storage_path = "{place}/podman/$UID"
 )
 
 
-def _wanted(node: Node) -> str:
+def _expected_text(node: Node) -> str:
     """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
-    place = local_disk.place(node)
-    there = read_text(node.paths.real(CONF))
-    return TEXT.format(place=place) if place and (there is None or there.startswith(MARK)) else ""
+    disk = local_disk.find_local_disk(node)
+    current = read_text(node.paths.real(CONF))
+    if disk and (current is None or current.startswith(HEADER)):
+        return TEXT.format(place=disk)
+    return ""
 
 
 def _run(node: Node) -> StepOutcome:
-    text = _wanted(node)
-    done = ["wrote its storage.conf"] if text and write_if_different(node.paths.real(CONF), text) else []
-    done += ["made its directory"] if keep(node) else []
+    text = _expected_text(node)
+    done = []
+    if text and write_if_different(node.paths.real(CONF), text):
+        done = ["wrote its storage.conf"]
+    if ensure_directory(node):
+        done += ["made its directory"]
+    else:
+        done += []
     done.append(software.ensure(node, PODMAN))
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _pending(node: Node) -> str:
-    text = _wanted(node)
-    words = [
-        f"write {CONF}" if text and read_text(node.paths.real(CONF)) != text else "",
-        software.pending(node, PODMAN),
-    ]
-    return "; ".join(word for word in words if word)
+    text = _expected_text(node)
+    parts = []
+    if text and read_text(node.paths.real(CONF)) != text:
+        parts.append(f"write {CONF}")
+    parts.append(software.pending(node, PODMAN))
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
-    if (read_text(node.paths.real(CONF)) or "").startswith(MARK):
+    if (read_text(node.paths.real(CONF)) or "").startswith(HEADER):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.real(CONF))
     return "Podman unpacks to where it did before; what it has on the local disk stays until the disk goes"
 
 
-def keep(node: Node) -> bool:
+def ensure_directory(node: Node) -> bool:
     """The directory in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
-    place = local_disk.place(node)
-    return bool(place and _wanted(node)) and local_disk.make_for_all(node, f"{place}/podman")
+    disk = local_disk.find_local_disk(node)
+    return bool(disk and _expected_text(node)) and local_disk.make_for_all(node, f"{disk}/podman")
 
 
 STEP = OptionalStep("podman", _run, _pending, _undo)

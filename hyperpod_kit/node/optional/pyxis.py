@@ -19,8 +19,8 @@ PYXIS = Software(pyxis_line.PLUGINS, ("pyxis",), mode=os.R_OK)
 
 
 def _run(node: Node) -> StepOutcome:
-    said = software.ensure(node, PYXIS)
-    return StepOutcome(bool(said), said)
+    summary = software.ensure(node, PYXIS)
+    return StepOutcome(bool(summary), summary)
 
 
 def _pending(node: Node) -> str:

@@ -22,7 +22,7 @@ from hyperpod_kit.node.optional import (
     ssh_between_nodes,
     sssd,
 )
-from hyperpod_kit.node.optional.optional_step import OptionalStep, leftovers, take_back
+from hyperpod_kit.node.optional.optional_step import OptionalStep, leftovers, undo_leftovers
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 ALL: Tuple[OptionalStep, ...] = (
@@ -43,13 +43,15 @@ ALL: Tuple[OptionalStep, ...] = (
 
 
 def _run(node: Node) -> StepOutcome:
-    done = take_back(node, ALL)
+    done = undo_leftovers(node, ALL)
     return StepOutcome(bool(done), "; ".join(done))
 
 
 def _pending(node: Node) -> str:
     names = [step.name for step in leftovers(node, ALL)]
-    return f"take back {', '.join(names)}" if names else ""
+    if names:
+        return f"take back {', '.join(names)}"
+    return ""
 
 
 # After Slurm has been told: slurmdbd rests once slurmctld asks it no more.

@@ -18,7 +18,7 @@ from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.accounting_lines import PORT
 from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
 from hyperpod_kit.node.timing import wait_for
-from hyperpod_kit.node.users import entry
+from hyperpod_kit.node.users import getent_entry
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -39,7 +39,7 @@ DebugLevel=info
 StorageType=accounting_storage/mysql
 """
 
-OWN_UNIT = """\
+UNIT_TEXT = """\
 # Written by hyperpod-kit: this system has Slurm's program and no unit for it.
 [Unit]
 Description=Slurm accounting daemon
@@ -71,43 +71,42 @@ RestartSec=5
 """
 
 
-def wanted(node: Node, asked: Accounting) -> str:
+def expected_conf(node: Node, accounting: Accounting) -> str:
     """Text of slurmdbd.conf. Raises NodeError when the secret is not there."""
     user = slurm_user(slurm_conf(node))
     lines = CONF.format(host=node.facts.node, address=node.facts.address, port=PORT, user=user)
-    database = asked.database
+    database = accounting.database
     if database is None:
         # Through MariaDB's socket, which knows the user by the kernel's word: there is no password.
         return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
-    secret = password.read(node, database.secret_arn, without='"#')
+    secret = password.read_password(node, database.secret_arn, without='"#')
     return (
         f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
         f'StorageLoc={database.name}\nStoragePass="{secret}"\n'
     )
 
 
-def pending(node: Node, asked: Accounting) -> str:
-    """What `settle` would do, in words."""
+def pending(node: Node, accounting: Accounting) -> str:
+    """What `ensure` would do, in words."""
     try:
-        differs = read_text(node.paths.slurmdbd_conf) != wanted(node, asked)
+        differs = read_text(node.paths.slurmdbd_conf) != expected_conf(node, accounting)
     except NodeError:  # without its secret, or slurm.conf, yet
         differs = True
-    words = [
-        f"write {node.paths.slurmdbd_conf}" if differs else "",
-        f"enable and start {UNIT}"
-        if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT))
-        else "restart slurmdbd"
-        if differs
-        else "",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = []
+    if differs:
+        parts.append(f"write {node.paths.slurmdbd_conf}")
+    if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)):
+        parts.append(f"enable and start {UNIT}")
+    elif differs:
+        parts.append("restart slurmdbd")
+    return "; ".join(part for part in parts if part)
 
 
-def settle(node: Node, asked: Accounting, program: str) -> bool:
+def ensure(node: Node, accounting: Accounting, program: str) -> bool:
     """Write its file and have it run by that; True when anything changed. Raises NodeError when it does not answer."""
-    text, path = wanted(node, asked), node.paths.slurmdbd_conf
+    text, path = expected_conf(node, accounting), node.paths.slurmdbd_conf
     units = _units(node, program)
-    changed = [unit for unit, said in units.items() if write_if_different(node.paths.unit(unit), said)]
+    changed = [unit for unit, unit_text in units.items() if write_if_different(node.paths.unit(unit), unit_text)]
     if changed or systemd.must_reload(node, [UNIT]):
         systemd.reload(node)
     running = systemd.is_active(node, UNIT)
@@ -116,16 +115,16 @@ def settle(node: Node, asked: Accounting, program: str) -> bool:
         if running:
             node.runner.run(["systemctl", "stop", UNIT], timeout=120)
             running = False
-        found = entry(node, "passwd", slurm_user(slurm_conf(node)))
-        if found is None:
+        account = getent_entry(node, "passwd", slurm_user(slurm_conf(node)))
+        if account is None:
             raise NodeError("SlurmUser of slurm.conf does not exist on this node")
-        atomic_file.replace(path, text.encode(), 0o600, owner=(int(found[2]), int(found[3])))
+        atomic_file.replace(path, text.encode(), 0o600, owner=(int(account[2]), int(account[3])))
     systemd.enable(node, UNIT)
     try:
         systemd.start(node, UNIT, timeout=90)
     except RunError as err:
-        raise NodeError(f"slurmdbd does not start: {systemd.last_words(node, UNIT) or err.message}") from err
-    _await_answer(node)
+        raise NodeError(f"slurmdbd does not start: {systemd.last_log_line(node, UNIT) or err.message}") from err
+    _await_response(node)
     return not running or bool(changed)
 
 
@@ -141,16 +140,16 @@ def remove(node: Node) -> None:
 
 def _units(node: Node, program: str) -> Dict[str, str]:
     units = {f"{UNIT}.d/hyperpod-kit.conf": DROP_IN}
-    there = node.runner.run(["systemctl", "cat", UNIT], timeout=20, check=False).returncode == 0
-    if not there or "Written by hyperpod-kit" in (read_text(node.paths.unit(UNIT)) or ""):
-        units[UNIT] = OWN_UNIT.format(conf=node.paths.slurmdbd_conf, program=program)
+    has_unit = node.runner.run(["systemctl", "cat", UNIT], timeout=20, check=False).returncode == 0
+    if not has_unit or "Written by hyperpod-kit" in (read_text(node.paths.unit(UNIT)) or ""):
+        units[UNIT] = UNIT_TEXT.format(conf=node.paths.slurmdbd_conf, program=program)
     return units
 
 
-def _await_answer(node: Node) -> None:
+def _await_response(node: Node) -> None:
     import socket
 
-    def answers() -> Optional[bool]:
+    def check_response() -> Optional[bool]:
         if not systemd.is_active(node, UNIT):
             return None
         try:
@@ -159,8 +158,8 @@ def _await_answer(node: Node) -> None:
         except OSError:
             return None
 
-    if wait_for(answers, seconds=STARTS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
+    if wait_for(check_response, seconds=STARTS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
         raise NodeError(
-            f"slurmdbd does not answer after {STARTS_WITHIN:g} s: {systemd.last_words(node, UNIT)}",
+            f"slurmdbd does not answer after {STARTS_WITHIN:g} s: {systemd.last_log_line(node, UNIT)}",
             hint="journalctl -u slurmdbd",
         )

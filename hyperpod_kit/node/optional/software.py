@@ -29,14 +29,14 @@ class Software:
     mode: int = os.X_OK
 
 
-def found(node: Node, software: Software) -> Optional[str]:
+def find_program(node: Node, software: Software) -> Optional[str]:
     """The program, None when it is not there."""
     return next((path for path in software.programs if os.access(node.paths.real(path), software.mode)), None)
 
 
 def pending(node: Node, software: Software) -> str:
     """What `ensure` would do, in words."""
-    if _is_whole(node, software):
+    if _is_complete(node, software):
         return ""
     listed = _listed(node, software)
     names = ", ".join(package.name for package in listed)
@@ -45,7 +45,7 @@ def pending(node: Node, software: Software) -> str:
 
 def ensure(node: Node, software: Software) -> str:
     """Install it unless it is there; what was done, "" for nothing. Raises NodeError, BundleIntegrityError."""
-    if _is_whole(node, software):
+    if _is_complete(node, software):
         return ""
     listed = _listed(node, software)
     if listed:
@@ -61,25 +61,28 @@ def ensure(node: Node, software: Software) -> str:
                 hint=f"list {name} and what it needs under hyperpod_kit.clients, or use an image that has it",
             ) from err
         done = f"installed {name} from the package sources of the node"
-    if found(node, software) is None:
+    if find_program(node, software) is None:
         raise NodeError(f"{done}, and still {software.programs[0]} is not there")
     return done
 
 
-def _is_whole(node: Node, software: Software) -> bool:
+def _is_complete(node: Node, software: Software) -> bool:
     """Whether the program is there, and no package of it was left half installed by a crash."""
-    if found(node, software) is None:
+    if find_program(node, software) is None:
         return False
     listed = [package.name for package in _listed(node, software)]
-    there = [apt.installed(node, name) for name in listed or [CLIENTS[name] for name in software.clients]]
-    return all(one is None or one.whole for one in there)
+    installed = [apt.query_package(node, name) for name in listed or [CLIENTS[name] for name in software.clients]]
+    return all(installed_package is None or installed_package.complete for installed_package in installed)
 
 
 def _listed(node: Node, software: Software) -> Tuple[Package, ...]:
     """The packages of the configuration that bring it to this machine, its own first; () without its own."""
-    machine = Machine(apt.architecture(node), os.uname().release) if node.config.packages else Machine("", "")
+    if node.config.packages:
+        machine = Machine(apt.architecture(node), os.uname().release)
+    else:
+        machine = Machine("", "")
     for client in software.clients:
         fitting = [package for package in node.config.packages if fits(package, client, machine)]
-        if any(package.is_own for package in fitting):
-            return tuple(sorted(fitting, key=lambda package: not package.is_own))
+        if any(package.is_client_package for package in fitting):
+            return tuple(sorted(fitting, key=lambda package: not package.is_client_package))
     return ()

@@ -13,7 +13,7 @@ from typing import Dict
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import host_keys
@@ -24,11 +24,11 @@ from hyperpod_kit.untrusted import by_descriptor
 
 CLIENT = "/etc/ssh/ssh_config.d/50-hyperpod-kit.conf"
 SERVER = "/etc/ssh/sshd_config.d/50-hyperpod-kit.conf"
-MARK = "# Written by hyperpod-kit: ssh between the nodes of the cluster.\n"
+HEADER = "# Written by hyperpod-kit: ssh between the nodes of the cluster.\n"
 TEXTS: Dict[str, str] = {
-    CLIENT: MARK + "HostbasedAuthentication yes\nEnableSSHKeysign yes\n",
+    CLIENT: HEADER + "HostbasedAuthentication yes\nEnableSSHKeysign yes\n",
     # A name is worth as much as the key that it comes with; no user can add to the names or the keys.
-    SERVER: MARK
+    SERVER: HEADER
     + "HostbasedAuthentication yes\nHostbasedUsesNameFromPacketOnly yes\nIgnoreRhosts yes\nIgnoreUserKnownHosts yes\n",
 }
 RELOAD = "sshd-reload"
@@ -37,13 +37,13 @@ UNITS = ("ssh.service", "sshd.service")
 
 def mount_of(node: Node) -> Mount:
     """Where the nodes find each other's host keys. Raises NodeError where the configuration has no such mount."""
-    asked = node.config.steps.ssh_between_nodes
-    if asked is None or not asked.mount:
+    configuration = node.config.steps.ssh_between_nodes
+    if configuration is None or not configuration.mount:
         raise NodeError(
             "no mount on which the nodes could find each other's host keys",
             hint="name one that every node has: hyperpod_kit.steps.ssh_between_nodes.mount",
         )
-    return node.mount(asked.mount)
+    return node.mount(configuration.mount)
 
 
 def _run(node: Node) -> StepOutcome:
@@ -52,28 +52,32 @@ def _run(node: Node) -> StepOutcome:
     changed = host_keys.refresh(node, mount) or changed
     for path, text in TEXTS.items():
         if read_text(node.paths.real(path)) != text:
-            pending_work.note(node, RELOAD)
+            deferred_actions.note(node, RELOAD)
             changed = write_if_different(node.paths.real(path), text) or changed
     _reload(node)
-    return StepOutcome(changed, f"{host_keys.count(node)} hosts are known" if changed else "")
+    if not changed:
+        return StepOutcome()
+    return StepOutcome(True, f"{host_keys.count_hosts(node)} hosts are known")
 
 
 def _pending(node: Node) -> str:
     differing = [path for path, text in TEXTS.items() if read_text(node.paths.real(path)) != text]
-    words = [
-        f"write {', '.join(differing)}" if differing else "",
-        "reload sshd" if pending_work.is_noted(node, RELOAD) else "",
-        "" if host_keys.is_published(node) else f"put this node's host keys on {mount_of(node).path}",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = []
+    if differing:
+        parts.append(f"write {', '.join(differing)}")
+    if deferred_actions.is_noted(node, RELOAD):
+        parts.append("reload sshd")
+    if not host_keys.is_published(node):
+        parts.append(f"put this node's host keys on {mount_of(node).path}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
-    pending_work.note(node, RELOAD)
+    deferred_actions.note(node, RELOAD)
     for path in TEXTS:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.real(path))
-    for path in (host_keys.KNOWN, host_keys.EQUIVALENT):
+    for path in (host_keys.KNOWN_HOSTS, host_keys.EQUIVALENT):
         text = read_text(node.paths.real(path))
         if text is not None and without_block(text) != text:
             write_if_different(node.paths.real(path), without_block(text))
@@ -83,12 +87,12 @@ def _undo(node: Node) -> str:
 
 
 def _reload(node: Node) -> None:
-    if not pending_work.is_noted(node, RELOAD):
+    if not deferred_actions.is_noted(node, RELOAD):
         return
     unit = next((unit for unit in UNITS if systemd.is_active(node, unit)), None)
     if unit is not None:
         node.runner.run(["systemctl", "reload", unit], timeout=60)
-    pending_work.settle(node, RELOAD)
+    deferred_actions.complete(node, RELOAD)
 
 
 STEP = OptionalStep("ssh_between_nodes", _run, _pending, _undo, after_success=True)

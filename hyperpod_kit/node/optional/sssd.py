@@ -14,7 +14,7 @@ from typing import Dict, List
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import Sssd
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import password, software
@@ -31,18 +31,18 @@ UNIT = "sssd.service"
 CONF, SUDOERS = "/etc/sssd/sssd.conf", "/etc/sudoers.d/60-hyperpod-kit-directory"
 NAMES, SESSION = "/etc/nsswitch.conf", "/etc/pam.d/common-session"
 STATE = "/var/lib/sss"
-MARK = "# Written by hyperpod-kit from the bundle's configuration: change that, not this file.\n"
+HEADER = "# Written by hyperpod-kit from the bundle's configuration: change that, not this file.\n"
 RESTART = "sssd-restart"
 DOMAIN = "hyperpod-kit"
 
 
-def _asked(node: Node) -> Sssd:
-    asked = node.config.steps.sssd
-    assert asked is not None, "the step is on"
-    return asked
+def _configuration(node: Node) -> Sssd:
+    configuration = node.config.steps.sssd
+    assert configuration is not None, "the step is on"
+    return configuration
 
 
-def conf(asked: Sssd, secret: str) -> str:
+def conf_text(configuration: Sssd, secret: str) -> str:
     """Text of sssd.conf. `secret`: the password of `bind_dn`, "" without one."""
     domain = {
         "id_provider": "ldap",
@@ -51,59 +51,63 @@ def conf(asked: Sssd, secret: str) -> str:
         # sudo comes from the groups of the configuration, and nothing else of the directory is asked for.
         "sudo_provider": "none",
         "autofs_provider": "none",
-        "access_provider": "simple" if asked.allow else "permit",
-        "ldap_uri": asked.uri.replace(",", ", "),
-        "ldap_search_base": asked.search_base,
-        "ldap_schema": asked.schema,
+        "access_provider": "simple" if configuration.allow else "permit",
+        "ldap_uri": configuration.uri.replace(",", ", "),
+        "ldap_search_base": configuration.search_base,
+        "ldap_schema": configuration.schema,
         # Active Directory has no uids of its own: the same one is made of a user's SID on every node.
-        "ldap_id_mapping": str(asked.schema == "ad"),
+        "ldap_id_mapping": str(configuration.schema == "ad"),
         "ldap_tls_reqcert": "demand",
-        "ldap_id_use_start_tls": str("ldap://" in asked.uri),
+        "ldap_id_use_start_tls": str("ldap://" in configuration.uri),
         "ldap_network_timeout": "5",
         "cache_credentials": "True",
         "enumerate": "False",
-        "override_homedir": asked.home,
+        "override_homedir": configuration.home,
         "default_shell": "/bin/bash",
     }
-    if asked.allow:
-        domain["simple_allow_groups"] = ", ".join(asked.allow)
-    if asked.ca_file:
-        domain["ldap_tls_cacert"] = asked.ca_file
-    if asked.bind_dn:
-        domain["ldap_default_bind_dn"] = asked.bind_dn
+    if configuration.allow:
+        domain["simple_allow_groups"] = ", ".join(configuration.allow)
+    if configuration.ca_file:
+        domain["ldap_tls_cacert"] = configuration.ca_file
+    if configuration.bind_dn:
+        domain["ldap_default_bind_dn"] = configuration.bind_dn
     if secret:
         domain["ldap_default_authtok_type"] = "password"
         domain["ldap_default_authtok"] = secret
     head = f"[sssd]\nconfig_file_version = 2\nservices = nss, pam\ndomains = {DOMAIN}\n"
     names = "[nss]\nfilter_users = root, ubuntu, slurm, munge\nfilter_groups = root\n"
-    return f"{MARK}{head}\n{names}\n[domain/{DOMAIN}]\n" + "".join(
+    return f"{HEADER}{head}\n{names}\n[domain/{DOMAIN}]\n" + "".join(
         f"{key} = {value}\n" for key, value in domain.items()
     )
 
 
-def sudoers(asked: Sssd) -> str:
+def sudoers_text(configuration: Sssd) -> str:
     """Text of a file of sudo's; "" where nobody of the directory may become root."""
-    return MARK + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in asked.sudo) if asked.sudo else ""
+    if configuration.sudo:
+        return HEADER + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in configuration.sudo)
+    return ""
 
 
-def _wanted(node: Node) -> Dict[str, str]:
+def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text; "" for a file that is not to be there. Raises NodeError."""
-    asked = _asked(node)
-    secret = password.read(node, asked.secret_arn, without="") if asked.secret_arn else ""
-    return {CONF: conf(asked, secret), SUDOERS: sudoers(asked)}
+    configuration = _configuration(node)
+    secret = ""
+    if configuration.secret_arn:
+        secret = password.read_password(node, configuration.secret_arn, without="")
+    return {CONF: conf_text(configuration, secret), SUDOERS: sudoers_text(configuration)}
 
 
 def _outdated(node: Node) -> List[str]:
-    return [path for path, text in _wanted(node).items() if (read_text(node.paths.real(path)) or "") != text]
+    return [path for path, text in _expected_files(node).items() if (read_text(node.paths.real(path)) or "") != text]
 
 
 def _run(node: Node) -> StepOutcome:
-    theirs = read_text(node.paths.real(CONF))
-    if theirs is not None and not theirs.startswith(MARK):
+    current = read_text(node.paths.real(CONF))
+    if current is not None and not current.startswith(HEADER):
         raise NodeError(f"{CONF} is somebody else's", hint="remove it, or hyperpod_kit.steps.sssd")
-    files, outdated, done = _wanted(node), _outdated(node), [software.ensure(node, SSSD)]
+    files, outdated, done = _expected_files(node), _outdated(node), [software.ensure(node, SSSD)]
     if outdated:
-        pending_work.note(node, RESTART)
+        deferred_actions.note(node, RESTART)
         for path in outdated:
             _write(node, path, files[path])
         done.append(f"wrote {', '.join(outdated)}")
@@ -113,19 +117,19 @@ def _run(node: Node) -> StepOutcome:
         done.append("homes are made at the first login")
     systemd.enable(node, UNIT)
     try:
-        if pending_work.is_noted(node, RESTART):
+        if deferred_actions.is_noted(node, RESTART):
             node.runner.run(["systemctl", "restart", UNIT], timeout=90)
         elif systemd.start(node, UNIT, timeout=90):
             done.append("started it")
     except RunError as err:
         raise NodeError(
-            f"SSSD does not start: {systemd.last_words(node, UNIT) or err.message}", hint="journalctl -u sssd"
+            f"SSSD does not start: {systemd.last_log_line(node, UNIT) or err.message}", hint="journalctl -u sssd"
         ) from err
-    pending_work.settle(node, RESTART)
+    deferred_actions.complete(node, RESTART)
     if " sss" not in (read_text(node.paths.real(NAMES)) or ""):
         raise NodeError(f"{NAMES} does not ask SSSD for names", hint="dpkg-reconfigure libnss-sss")
-    said = "; ".join(word for word in done if word)
-    return StepOutcome(bool(said), said)
+    summary = "; ".join(part for part in done if part)
+    return StepOutcome(bool(summary), summary)
 
 
 def _write(node: Node, path: str, text: str) -> None:
@@ -141,7 +145,10 @@ def _write(node: Node, path: str, text: str) -> None:
         except RunError as err:
             raise NodeError(f"sudo does not take {path}: {err.stderr.strip() or err.message}") from err
     by_descriptor.make_parents(real)
-    atomic_file.replace(real, text.encode(), 0o440 if path == SUDOERS else 0o600)
+    mode = 0o600
+    if path == SUDOERS:
+        mode = 0o440
+    atomic_file.replace(real, text.encode(), mode)
 
 
 def _makes_homes(node: Node) -> bool:
@@ -154,25 +161,27 @@ def _pending(node: Node) -> str:
     except NodeError:  # without its secret yet
         outdated = [CONF]
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    words = [
-        software.pending(node, SSSD),
-        f"write {', '.join(outdated)}" if outdated else "",
-        "" if _makes_homes(node) else "have homes made at the first login",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and (outdated or pending_work.is_noted(node, RESTART)) else "",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = [software.pending(node, SSSD)]
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    if not _makes_homes(node):
+        parts.append("have homes made at the first login")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and (outdated or deferred_actions.is_noted(node, RESTART)):
+        parts.append(f"restart {UNIT}")
+    return "; ".join(part for part in parts if part)
 
 
 def _undo(node: Node) -> str:
-    if not (read_text(node.paths.real(CONF)) or MARK).startswith(MARK):
+    if not (read_text(node.paths.real(CONF)) or HEADER).startswith(HEADER):
         return ""  # somebody else's: it was left alone
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
     if read_text(node.paths.optional_stamp(STEP.name)) is not None:
         node.runner.run(["pam-auth-update", "--package", "--remove", "mkhomedir"], timeout=60)
         by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
     for path in (CONF, SUDOERS):
-        if (read_text(node.paths.real(path)) or "").startswith(MARK):
+        if (read_text(node.paths.real(path)) or "").startswith(HEADER):
             by_descriptor.unlink(node.paths.real(path))
     # Names are served out of mc/ without any daemon, and db/ has what passwords are compared with.
     kept = [f"mc/{name}" for name in ("passwd", "group", "initgroups", "sid")]
@@ -180,7 +189,7 @@ def _undo(node: Node) -> str:
     for name in kept:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.real(f"{STATE}/{name}"))
-    pending_work.settle(node, RESTART)
+    deferred_actions.complete(node, RESTART)
     return "the directory's users are unknown here; their homes stay"
 
 

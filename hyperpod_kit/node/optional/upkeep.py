@@ -12,9 +12,9 @@ from typing import Callable, Dict, List
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.optional import (
     associations,
     copies,
@@ -27,13 +27,13 @@ from hyperpod_kit.node.optional import (
 )
 
 
-def keep_up(node: Node) -> List[str]:
+def run_upkeep(node: Node) -> List[str]:
     """Do all of it, unless another run is at it; what failed, in words."""
     failed = []
-    with held(node, "upkeep", seconds=0.0) as mine:
-        if not mine:
+    with hold_lock(node, "upkeep", seconds=0.0) as locked:
+        if not locked:
             return []
-        for name in node.config.steps.kept_up_on(node.facts.role):
+        for name in node.config.steps.upkeep_steps_on(node.facts.role):
             try:
                 PARTS[name](node)
             except (HyperpodKitError, OSError) as err:
@@ -45,10 +45,12 @@ def upkeep_command() -> int:
     """Exit code 0, or 1 when something could not be done."""
     from hyperpod_kit.node.context import open_node
 
-    failed = keep_up(open_node())
+    failed = run_upkeep(open_node())
     for line in failed:
         print(f"error: {line}", file=sys.stderr)
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return 0
 
 
 def _host_keys(node: Node) -> None:
@@ -59,19 +61,19 @@ def _host_keys(node: Node) -> None:
 
 
 def _accounting(node: Node) -> None:
-    if pending_work.is_noted(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
+    if deferred_actions.is_noted(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
         associations.end_runaways(node)
-        pending_work.settle(node, associations.RUNAWAYS)
+        deferred_actions.complete(node, associations.RUNAWAYS)
     if copies.is_due(node):
-        copies.make(node)
+        copies.make_copy(node)
 
 
 PARTS: Dict[str, Callable[[Node], object]] = {
-    "log_rotation": log_rotation.rotate,
+    "log_rotation": log_rotation.rotate_logs,
     "ssh_between_nodes": _host_keys,
     "node_exporter": node_exporter.write_slurm_metrics,
     "accounting": _accounting,
-    "podman": podman.keep,
-    "enroot": enroot.keep,
+    "podman": podman.ensure_directory,
+    "enroot": enroot.ensure_directories,
 }
 """Key of an optional step -> what is to be done for it."""

@@ -40,16 +40,16 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Way:
-    """argv: what to run to get the command run on the node, None: `why` not. owner: the uid of the user in whose job it
-    runs, so that the answer is that user's word; None when it is our own job."""
+class SlurmRoute:
+    """argv: what to run to get the command run on the node, None: `reason` not. owner: the uid of the user in whose job
+    it runs, so that the answer is that user's word; None when it is our own job."""
 
     argv: Optional[Sequence[str]]
-    why: str = ""
+    reason: str = ""
     owner: Optional[int] = None
 
 
-class OverSlurm:
+class SlurmTransport:
     """Knows which job runs where; Slurm is asked once, and only when somebody wants to know."""
 
     def __init__(self, runner: Runner, environ: Mapping[str, str] = os.environ) -> None:
@@ -60,11 +60,11 @@ class OverSlurm:
         self._jobs: Optional[Dict[str, Job]] = None
         self._error = ""
 
-    def way(self, name: str, command: Sequence[str]) -> Way:
+    def route(self, name: str, command: Sequence[str]) -> SlurmRoute:
         """How to get the command run on the node."""
         jobs = self._running()
         if jobs is None:
-            return Way(None, self._error)
+            return SlurmRoute(None, self._error)
         step = [
             "srun",
             "--nodes=1",
@@ -76,27 +76,29 @@ class OverSlurm:
         ]
         job = jobs.get(name)
         if job is None:
-            return Way([*self._clean, *step, f"--immediate={IMMEDIATE}", "--time=1", *command])
-        mine = [*step, f"--jobid={job.job_id}", *command]
+            return SlurmRoute([*self._clean, *step, f"--immediate={IMMEDIATE}", "--time=1", *command])
+        step_in_job = [*step, f"--jobid={job.job_id}", *command]
         if os.geteuid() == job.uid:
-            return Way([*self._clean, *mine], owner=job.uid)
+            return SlurmRoute([*self._clean, *step_in_job], owner=job.uid)
         if os.geteuid() != 0:
-            return Way(None, f"{name} is busy with job {job.job_id} of user {job.uid}: only root can ask beside it")
+            return SlurmRoute(
+                None, f"{name} is busy with job {job.job_id} of user {job.uid}: only root can ask beside it"
+            )
         become = ["setpriv", f"--reuid={job.uid}", f"--regid={job.gid}", "--init-groups"]
-        return Way([*self._clean, *become, *mine], owner=job.uid)
+        return SlurmRoute([*self._clean, *become, *step_in_job], owner=job.uid)
 
     def _running(self) -> Optional[Dict[str, Job]]:
         """Node -> a job that runs there; None when Slurm cannot be asked."""
         with self._lock:
             if self._jobs is None and not self._error:
                 try:
-                    self._jobs = self._ask()
+                    self._jobs = self._query_jobs()
                 except RunError as err:
                     self._error = err.stderr.strip() or err.message
             return self._jobs
 
-    def _ask(self) -> Dict[str, Job]:
-        found: Dict[str, Job] = {}
+    def _query_jobs(self) -> Dict[str, Job]:
+        jobs: Dict[str, Job] = {}
         for record in records.read(self._runner):
             uid, gid = record.get("UserId", ""), record.get("GroupId", "")
             if record.get("JobState") != "RUNNING" or not uid.isdigit() or not gid.isdigit():
@@ -106,5 +108,5 @@ class OverSlurm:
                 step_of = f"{record['HetJobId']}+{record.get('HetJobOffset', '0')}"
             with contextlib.suppress(ValueError):
                 for name in expand(record.get("NodeList", "")):
-                    found.setdefault(name, Job(step_of, int(uid), int(gid)))
-        return found
+                    jobs.setdefault(name, Job(step_of, int(uid), int(gid)))
+        return jobs

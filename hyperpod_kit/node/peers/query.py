@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, TextI
 
 from hyperpod_kit.errors import RunError, RunTimeout, UsageError
 from hyperpod_kit.node.paths import PROGRAM
-from hyperpod_kit.node.peers.over_slurm import OverSlurm
+from hyperpod_kit.node.peers.over_slurm import SlurmTransport
 from hyperpod_kit.run import LocalRunner, Runner
 
 AT_ONCE = 256
@@ -32,7 +32,7 @@ SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
-class PeerQuestion:
+class PeerQuery:
     """Whom to ask and how long to wait. nodes: (id, address, name in Slurm) each; times in seconds."""
 
     nodes: Tuple[Tuple[str, str, str], ...]
@@ -41,11 +41,11 @@ class PeerQuestion:
     timeout: float = 10.0
 
     @classmethod
-    def read(cls, stream: TextIO) -> PeerQuestion:
+    def read(cls, stream: TextIO) -> PeerQuery:
         """From JSON. Raises UsageError."""
         try:
             raw = json.load(stream)
-            nodes = tuple((str(one["id"]), str(one["address"]), str(one["slurm"])) for one in raw["nodes"])
+            nodes = tuple((str(node["id"]), str(node["address"]), str(node["slurm"])) for node in raw["nodes"])
             return cls(nodes, connect_timeout=float(raw["connect_timeout"]), timeout=float(raw["timeout"]))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as err:
             raise UsageError(
@@ -54,46 +54,48 @@ class PeerQuestion:
             ) from err
 
 
-def ask(question: PeerQuestion, runner: Runner, own_id: str, own_program: str = PROGRAM) -> Iterator[Dict[str, Any]]:
+def query_peers(
+    question: PeerQuery, runner: Runner, local_id: str, local_program: str = PROGRAM
+) -> Iterator[Dict[str, Any]]:
     """One object a node: id, way, and returncode, stdout and stderr, or error; `owner`: the uid of the user in whose
     job it was asked, who may have changed the answer.
 
-    `own_id`: this node, which runs `own_program` in place of the command's first word.
+    `local_id`: this node, which runs `local_program` in place of the command's first word.
     """
-    here = (own_id, (own_program, *question.command[1:]))
-    slurm = OverSlurm(runner)
+    local = (local_id, (local_program, *question.command[1:]))
+    slurm = SlurmTransport(runner)
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(question.nodes)))) as pool:
-        futures = [pool.submit(_ask, question, runner, slurm, node, here) for node in question.nodes]
+        futures = [pool.submit(_query_peer, question, runner, slurm, node, local) for node in question.nodes]
         for future in as_completed(futures):
             yield future.result()
 
 
-def _ask(
-    question: PeerQuestion,
+def _query_peer(
+    question: PeerQuery,
     runner: Runner,
-    slurm: OverSlurm,
+    slurm: SlurmTransport,
     node: Tuple[str, str, str],
-    here: Tuple[str, Sequence[str]],
+    local: Tuple[str, Sequence[str]],
 ) -> Dict[str, Any]:
     identity, address, name = node
-    if identity and identity == here[0]:
-        return {"id": identity, "way": "here", **_run(runner, here[1], question.timeout)}
+    if identity and identity == local[0]:
+        return {"id": identity, "way": "here", **_run(runner, local[1], question.timeout)}
     over_ssh = _run(runner, ssh_argv(question, address), question.connect_timeout + question.timeout)
     refused = over_ssh.get("returncode") == SSH_FAILED or "error" in over_ssh
     if not refused or over_ssh.get("timeout"):
         return {"id": identity, "way": "ssh", **over_ssh}
-    why = over_ssh.get("error") or (over_ssh["stderr"].strip().splitlines() or ["ssh failed"])[-1]
-    way = slurm.way(name, question.command)
-    if way.argv is None:
-        return {"id": identity, "way": "ssh", "error": f"from the controller: {why}; over Slurm: {way.why}"}
-    over_slurm = _run(runner, way.argv, question.connect_timeout + question.timeout)
+    ssh_error = over_ssh.get("error") or (over_ssh["stderr"].strip().splitlines() or ["ssh failed"])[-1]
+    route = slurm.route(name, question.command)
+    if route.argv is None:
+        return {"id": identity, "way": "ssh", "error": f"from the controller: {ssh_error}; over Slurm: {route.reason}"}
+    over_slurm = _run(runner, route.argv, question.connect_timeout + question.timeout)
     if "error" in over_slurm or not over_slurm["stdout"].strip():
-        words = over_slurm.get("error") or (over_slurm["stderr"].strip().splitlines() or ["nothing said"])[-1]
-        return {"id": identity, "way": "slurm", "error": f"from the controller: {why}; over Slurm: {words}"}
-    return {"id": identity, "way": "slurm", "owner": way.owner, **over_slurm}
+        slurm_error = over_slurm.get("error") or (over_slurm["stderr"].strip().splitlines() or ["nothing said"])[-1]
+        return {"id": identity, "way": "slurm", "error": f"from the controller: {ssh_error}; over Slurm: {slurm_error}"}
+    return {"id": identity, "way": "slurm", "owner": route.owner, **over_slurm}
 
 
-def ssh_argv(question: PeerQuestion, address: str) -> List[str]:
+def ssh_argv(question: PeerQuery, address: str) -> List[str]:
     """OpenSSH's client with the configuration of whoever runs it: how nodes are known is the cluster's own affair."""
     options = [
         "BatchMode=yes",
@@ -120,12 +122,12 @@ def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.enviro
     from hyperpod_kit.node.context import open_node
 
     node = open_node()
-    question = PeerQuestion.read(stream or sys.stdin)
+    question = PeerQuery.read(stream or sys.stdin)
     # A shell that is no login shell does not know where Slurm is.
     os.environ["PATH"] = environ.get("PATH", "/usr/bin:/bin") + ":/opt/slurm/bin"
     count = 0
-    for answer in ask(question, LocalRunner(), node.facts.instance_id, node.paths.real(PROGRAM)):
-        print(json.dumps(answer), flush=True)
+    for response in query_peers(question, LocalRunner(), node.facts.instance_id, node.paths.real(PROGRAM)):
+        print(json.dumps(response), flush=True)
         count += 1
     print(json.dumps({"end": count}), flush=True)
     return 0

@@ -15,7 +15,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.timing import Clock, wait_for
 from hyperpod_kit.signing.exchange import exchange
-from hyperpod_kit.signing.request import signed
+from hyperpod_kit.signing.request import sign
 from hyperpod_kit.signing.role import credentials
 
 WITHIN = 60.0
@@ -39,30 +39,38 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
     """The value. Raises NodeError, which names the ARN and never quotes an answer's content."""
     last = ""
 
-    def attempt() -> Optional[bytes]:
+    def try_fetch() -> Optional[bytes]:
         nonlocal last
-        own, last = credentials(environ)
-        if own is None:
+        role_credentials, last = credentials(environ)
+        if role_credentials is None:
             return None
         url = _endpoint(secret, environ)
-        target, question = _question(secret)
-        body = json.dumps(question).encode()
+        target, request = _request_of(secret)
+        body = json.dumps(request).encode()
         headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
         digest = hashlib.sha256(body).hexdigest()
-        signed_headers = signed(own, secret.service, secret.region, "POST", url, headers, digest, clock.wall())
-        answer = exchange("POST", url, signed_headers, body)
-        if answer.status == 200:
-            return _value(secret, answer.body)
-        code = _code(answer.body) if answer.status else answer.body.decode(errors="replace")
-        last = f"{url} answers {answer.status} {code}" if answer.status else f"{url} does not answer: {code}"
-        if answer.status in range(400, 500) and answer.status != 429 and code not in NOT_NOW:
+        signed_headers = sign(
+            role_credentials, secret.service, secret.region, "POST", url, headers, digest, clock.wall()
+        )
+        response = exchange("POST", url, signed_headers, body)
+        if response.status == 200:
+            return _value(secret, response.body)
+        if response.status:
+            code = _code(response.body)
+        else:
+            code = response.body.decode(errors="replace")
+        if response.status:
+            last = f"{url} answers {response.status} {code}"
+        else:
+            last = f"{url} does not answer: {code}"
+        if response.status in range(400, 500) and response.status != 429 and code not in NOT_NOW:
             raise NodeError(
                 f"{secret.arn}: {last}",
                 hint=f"the node's role needs {ACTIONS[secret.service]} on it, and kms:Decrypt on its key",
             )
         return None
 
-    value = wait_for(attempt, seconds=within, clock=clock, first=0.5)
+    value = wait_for(try_fetch, seconds=within, clock=clock, first=0.5)
     if value is None:
         raise NodeError(
             f"{secret.arn}: not fetched within {within:g} s: {last}",
@@ -72,13 +80,19 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
 
 
 def _endpoint(secret: Secret, environ: Mapping[str, str]) -> str:
-    named = environ.get(f"AWS_ENDPOINT_URL_{'SSM' if secret.service == 'ssm' else 'SECRETS_MANAGER'}")
-    suffix = "amazonaws.com.cn" if secret.partition == "aws-cn" else "amazonaws.com"
+    variable = "AWS_ENDPOINT_URL_SECRETS_MANAGER"
+    if secret.service == "ssm":
+        variable = "AWS_ENDPOINT_URL_SSM"
+    named = environ.get(variable)
+    if secret.partition == "aws-cn":
+        suffix = "amazonaws.com.cn"
+    else:
+        suffix = "amazonaws.com"
     url = named or environ.get("AWS_ENDPOINT_URL") or f"https://{secret.service}.{secret.region}.{suffix}"
     return url.rstrip("/") + "/"
 
 
-def _question(secret: Secret) -> tuple[str, Dict[str, Any]]:
+def _request_of(secret: Secret) -> tuple[str, Dict[str, Any]]:
     """(X-Amz-Target, request). A parameter may be named by its ARN since 2024, with or without a slash in its name."""
     if secret.service == "ssm":
         return "AmazonSSM.GetParameter", {"Name": secret.arn, "WithDecryption": True}
@@ -87,12 +101,12 @@ def _question(secret: Secret) -> tuple[str, Dict[str, Any]]:
 
 def _value(secret: Secret, body: bytes) -> bytes:
     try:
-        said = json.loads(body)
+        document = json.loads(body)
         if secret.service == "ssm":
-            return str(said["Parameter"]["Value"]).encode()
-        if "SecretBinary" in said:
-            return base64.b64decode(said["SecretBinary"])
-        return str(said["SecretString"]).encode()
+            return str(document["Parameter"]["Value"]).encode()
+        if "SecretBinary" in document:
+            return base64.b64decode(document["SecretBinary"])
+        return str(document["SecretString"]).encode()
     except (ValueError, KeyError, TypeError):
         # The cause would carry the body.
         raise NodeError(f"{secret.arn}: the answer is none of {secret.service}") from None
@@ -104,4 +118,6 @@ def _code(body: bytes) -> str:
         code = str(json.loads(body).get("__type", "")).rpartition("#")[2]
     except (ValueError, AttributeError):
         return ""
-    return code if code.isalnum() else ""
+    if code.isalnum():
+        return code
+    return ""

@@ -26,20 +26,21 @@ RESTARTED_FOR = (
 """slurmctld takes these when it starts, and not from `scontrol reconfigure`."""
 
 
-def ours(node: Node, conf: str) -> Dict[str, str]:
+def kit_settings(node: Node, conf: str) -> Dict[str, str]:
     """The settings that are ours whatever anybody says; empty where accounting is off.
 
     Raises NodeError where somebody else has set accounting up.
     """
-    asked = node.config.steps.accounting
-    if asked is None:
+    accounting = node.config.steps.accounting
+    if accounting is None:
         return {}
-    theirs = settings(without_block(conf))
-    found = theirs.get("accountingstoragetype", "")
-    host = theirs.get("accountingstoragehost", "")
-    if found not in NONE:
+    existing = settings(without_block(conf))
+    storage_type = existing.get("accountingstoragetype", "")
+    host = existing.get("accountingstoragehost", "")
+    if storage_type not in NONE:
         raise NodeError(
-            f"accounting is set up already: AccountingStorageType={found}, AccountingStorageHost={host or 'none'}",
+            f"accounting is set up already: AccountingStorageType={storage_type}, "
+            f"AccountingStorageHost={host or 'none'}",
             hint="remove hyperpod_kit.steps.accounting, or these lines from slurm.conf",
         )
     lines = {
@@ -48,17 +49,17 @@ def ours(node: Node, conf: str) -> Dict[str, str]:
         "AccountingStorageHost": node.facts.address,
         "AccountingStoragePort": str(PORT),
     }
-    if "gpu" in theirs.get("grestypes", "").split(","):
+    if "gpu" in existing.get("grestypes", "").split(","):
         lines["AccountingStorageTRES"] = "gres/gpu"
-    if asked.enforce:
-        lines["AccountingStorageEnforce"] = ",".join(asked.enforce)
-    if any(one.priority for one in asked.qos) and "prioritytype" not in theirs:
+    if accounting.enforce:
+        lines["AccountingStorageEnforce"] = ",".join(accounting.enforce)
+    if any(qos.priority for qos in accounting.qos) and "prioritytype" not in existing:
         lines["PriorityType"] = "priority/multifactor"
-    if any(one.priority for one in asked.qos) and "priorityweightqos" not in theirs:
+    if any(qos.priority for qos in accounting.qos) and "priorityweightqos" not in existing:
         lines["PriorityWeightQOS"] = "1000000"
-    if asked.preempts:
+    if accounting.preempts:
         lines["PreemptType"] = "preempt/qos"
-        lines["PreemptMode"] = asked.preempt_mode.upper()
+        lines["PreemptMode"] = accounting.preempt_mode.upper()
     return lines
 
 

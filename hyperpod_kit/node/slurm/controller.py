@@ -14,11 +14,11 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
 from hyperpod_kit.model.units import SLURM_STATE_UNIT, SWEEP_UNIT, carrier_unit, escape_path
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import accounting_lines, fence, platform_place, pyxis_line, running_slurmctld, state
+from hyperpod_kit.node.slurm import accounting_lines, fence, platform_directory, pyxis_line, running_slurmctld, state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
@@ -54,7 +54,7 @@ User={user}
 """
 
 
-def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
+def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
     """(path -> text of each file that is ours or has our block in it, notes). Raises NodeError.
 
     That is when the platform has not written slurm.conf.
@@ -71,27 +71,37 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
         # HyperPod gives a running job a node in place of a lost one. Slurm starts no Prolog there by itself, and under
         # this flag slurmd would wait for that, fail the step and drain the node.
         hooks = without_setting(hooks, "PrologFlags")
-    where = state.place(node)
-    location = where.state if where else kept_location(conf)
-    own = {"StateSaveLocation": location} if location else {}
-    text, notes = merge_hooks(conf, hooks, {**own, **accounting_lines.ours(node, conf)})
-    if location and not where:
+    location_on_mount = state.shared_state_location(node)
+    if location_on_mount:
+        location = location_on_mount.state
+    else:
+        location = kept_location(conf)
+    if location:
+        state_setting = {"StateSaveLocation": location}
+    else:
+        state_setting = {}
+    text, notes = merge_hooks(conf, hooks, {**state_setting, **accounting_lines.kit_settings(node, conf)})
+    if location and not location_on_mount:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
-    contexts = " contexts=allocator" if hyperpod else ""
-    said = read_text(node.paths.plugstack_conf) or ""
-    plugstack = with_block(said, [f"optional {SPANK_PLUGIN}{contexts}", *pyxis_line.ours(node, said)])
+    contexts = ""
+    if hyperpod:
+        contexts = " contexts=allocator"
+    plugstack_text = read_text(node.paths.plugstack_conf) or ""
+    plugstack = with_block(
+        plugstack_text, [f"optional {SPANK_PLUGIN}{contexts}", *pyxis_line.plugstack_lines(node, plugstack_text)]
+    )
     files = {
         node.paths.slurm_conf: text,
         node.paths.plugstack_conf: plugstack,
         node.paths.unit(f"{SWEEP_UNIT}.d/user.conf"): SWEEP_DROP_IN.format(user=slurm_user(conf)),
     }
-    if where:
+    if location_on_mount:
         files[node.paths.unit(f"{UNITS[1]}.d/hyperpod-kit.conf")] = DROP_IN.format(
-            path=where.mount.path,
+            path=location_on_mount.mount.path,
             keeper=SLURM_STATE_UNIT,
-            mount=f"{escape_path(where.mount.path)}.mount",
-            carrier=carrier_unit(where.mount),
+            mount=f"{escape_path(location_on_mount.mount.path)}.mount",
+            carrier=carrier_unit(location_on_mount.mount),
         )
     return files, notes
 
@@ -118,60 +128,73 @@ def slurm_user(conf: str) -> str:
 def kept_location(conf: str) -> str:
     """Where our block has put slurmctld's state earlier; "" when it has not."""
     location = settings(conf).get("statesavelocation", "")
-    return location if f"/{state.DIRECTORY}/" in location else ""
+    if f"/{state.DIRECTORY}/" in location:
+        return location
+    return ""
 
 
 @dataclass(frozen=True)
-class Move:
-    """slurmctld's state is to go to `where`; `own`: the directory in which it has it now, "" where nobody says;
-    `running`: what is known of the slurmctld that runs, and is stopped for the move."""
+class StateMove:
+    """slurmctld's state is to go to `where`; `current_directory`: the directory in which it has it now, "" where nobody
+    says; `running`: what is known of the slurmctld that runs, and is stopped for the move."""
 
     where: state.StateLocation
-    own: str
+    current_directory: str
     running: Optional[RunningSlurmctld]
 
 
-def moving(node: Node) -> Optional[Move]:
+def pending_move(node: Node) -> Optional[StateMove]:
     """What is to be moved, when slurmctld's state is elsewhere now. Raises NodeError.
 
     A slurmctld that runs may have another place than slurm.conf names: it has not read that anew.
     """
-    where = state.place(node)
+    where = state.shared_state_location(node)
     if where is None:
         return None
     written = settings(slurm_conf(node)).get("statesavelocation", "")
-    slurmctld = running_slurmctld.shown(node)
-    location = slurmctld.location if slurmctld else written
+    slurmctld = running_slurmctld.query_slurmctld(node)
+    if slurmctld:
+        location = slurmctld.location
+    else:
+        location = written
     if written == location == where.state:
         return None
-    own = location if location != where.state else written
-    return Move(where, own, running_slurmctld.works_on(node, where, slurmctld))
+    if location != where.state:
+        current = location
+    else:
+        current = written
+    return StateMove(where, current, running_slurmctld.describe_running(node, where, slurmctld))
 
 
 def hooks_pending(node: Node) -> str:
     """What `install_hooks` would do, in words. Raises NodeError."""
-    differing = [path for path, text in wanted(node)[0].items() if read_text(path) != text]
-    move = moving(node)
-    leading = platform_place.pending(node, slurm_conf(node))
-    words = [
-        _move_in_words(node, move) if move else "",
-        f"our lines into {', '.join(differing)}" if differing else "",
-        f"let {leading} lead to it" if leading else "",
-        "start slurmctld"
-        if pending_work.is_noted(node, RESTART)
-        else "scontrol reconfigure"
-        if not differing and pending_work.is_noted(node, RECONFIGURE)
-        else "",
-    ]
-    return "; ".join(word for word in words if word)
+    differing = [path for path, text in expected_files(node)[0].items() if read_text(path) != text]
+    move = pending_move(node)
+    leading = platform_directory.pending(node, slurm_conf(node))
+    parts = []
+    if move:
+        parts.append(_describe_move(node, move))
+    if differing:
+        parts.append(f"our lines into {', '.join(differing)}")
+    if leading:
+        parts.append(f"let {leading} lead to it")
+    if deferred_actions.is_noted(node, RESTART):
+        parts.append("start slurmctld")
+    elif not differing and deferred_actions.is_noted(node, RECONFIGURE):
+        parts.append("scontrol reconfigure")
+    return "; ".join(part for part in parts if part)
 
 
-def _move_in_words(node: Node, move: Move) -> str:
+def _describe_move(node: Node, move: StateMove) -> str:
     kept = f"keep Slurm's state in {move.where.state}"
-    decision = state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
-    if decision.choice == StateCopy.OWN and state.is_there(node, move.where):
-        kept = f"{kept}, as it is in {move.own}; put aside what is there now"
-    return f"{kept}: {decision.comparison}" if decision.comparison else kept
+    decision = state.decide_copy(
+        node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
+    )
+    if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
+        kept = f"{kept}, as it is in {move.current_directory}; put aside what is there now"
+    if decision.comparison:
+        return f"{kept}: {decision.comparison}"
+    return kept
 
 
 def install_hooks(node: Node) -> Tuple[bool, List[str]]:
@@ -179,8 +202,8 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
 
     Its state is moved, when it is not where the configuration wants it, while it does not run. Raises NodeError.
     """
-    files, notes = wanted(node)
-    move = moving(node)
+    files, notes = expected_files(node)
+    move = pending_move(node)
     if move:
         notes += _move_state(node, move)
     differing = [path for path, text in files.items() if read_text(path) != text]
@@ -189,63 +212,74 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     if standing_by or accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
         stop_slurmctld(node)
     if differing:
-        pending_work.note(node, RECONFIGURE)
+        deferred_actions.note(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
-    where = state.place(node)
-    leading = platform_place.pending(node, slurm_conf(node))
+    where = state.shared_state_location(node)
+    leading = platform_directory.pending(node, slurm_conf(node))
     if where and leading:
-        notes.append(platform_place.lead_to_shared(node, leading, where))
-    if not pending_work.is_noted(node, RECONFIGURE) and not pending_work.is_noted(node, RESTART):
+        notes.append(platform_directory.link_to_shared(node, leading, where))
+    if not deferred_actions.is_noted(node, RECONFIGURE) and not deferred_actions.is_noted(node, RESTART):
         return bool(leading), notes
     systemd.reload(node)
-    if pending_work.is_noted(node, RESTART):
+    if deferred_actions.is_noted(node, RESTART):
         start_slurmctld(node)
-        await_answer(node)
+        await_response(node)
     # After a restart too: nodes that run already have a copy of the configuration and are told only by this.
     if systemd.is_active(node, UNITS[1]):
         node.runner.run([node.paths.scontrol, "reconfigure"], timeout=60)
-    pending_work.settle(node, RECONFIGURE)
-    pending_work.settle(node, RESTART)
+    deferred_actions.complete(node, RECONFIGURE)
+    deferred_actions.complete(node, RESTART)
     return True, notes
 
 
-def _move_state(node: Node, move: Move) -> List[str]:
+def _move_state(node: Node, move: StateMove) -> List[str]:
     """Stop slurmctld and let the newer copy of its state be the shared one; notes. Raises NodeError: slurmctld is
     started again then, on what it had."""
     # What cannot be decided is known before anything is stopped; what slurmctld saves when it ends is newer still.
-    state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
+    state.decide_copy(
+        node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
+    )
     stop_slurmctld(node)
     try:
-        decision = state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
-        if decision.choice == StateCopy.OWN and state.is_there(node, move.where):
+        decision = state.decide_copy(
+            node, move.where, move.current_directory, requested=node.requested_state_copy, running=move.running
+        )
+        if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
             fence.require_alone(node, move.where)
-        done = state.prepare(node, move.where, slurm_user(slurm_conf(node)), move.own, decision.choice)
+        done = state.prepare_state(
+            node, move.where, slurm_user(slurm_conf(node)), move.current_directory, decision.choice
+        )
     except NodeError:
-        if pending_work.is_noted(node, RESTART):
+        if deferred_actions.is_noted(node, RESTART):
             start_slurmctld(node)
-            pending_work.settle(node, RESTART)
+            deferred_actions.complete(node, RESTART)
         raise
     if done:
         audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
-    return [words for words in (done, decision.comparison) if words]
+    return [note for note in (done, decision.comparison) if note]
 
 
 def stop_slurmctld(node: Node) -> None:
     """Stop it where it runs, and owe its start: jobs go on without it."""
     if systemd.is_active(node, UNITS[1]):
-        pending_work.note(node, RESTART)
+        deferred_actions.note(node, RESTART)
         node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
 
 
 def start_slurmctld(node: Node) -> bool:
     """Start it; True when it did not run before. Raises NodeError with the reason of what it waits for."""
+    timeout = 90.0
+    if state.shared_state_location(node):
+        timeout = STARTS_WITHIN
     try:
-        return systemd.start(node, UNITS[1], timeout=STARTS_WITHIN if state.place(node) else 90)
+        return systemd.start(node, UNITS[1], timeout=timeout)
     except RunError as err:
-        keeper = systemd.last_words(node, SLURM_STATE_UNIT) if state.place(node) else ""
+        keeper = ""
+        if state.shared_state_location(node):
+            keeper = systemd.last_log_line(node, SLURM_STATE_UNIT)
         raise NodeError(
-            f"slurmctld does not start: {keeper or systemd.last_words(node, UNITS[1]) or err.message}",
+            f"slurmctld does not start: {keeper or systemd.last_log_line(node, UNITS[1]) or err.message}",
             hint=f"journalctl -u slurmctld -u {SLURM_STATE_UNIT}",
         ) from err
 
@@ -253,7 +287,9 @@ def start_slurmctld(node: Node) -> bool:
 def daemons_pending(node: Node) -> str:
     """What `start_controller` would do, in words."""
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
-    return f"enable and start {', '.join(resting)}" if resting else ""
+    if resting:
+        return f"enable and start {', '.join(resting)}"
+    return ""
 
 
 def start_controller(node: Node) -> bool:
@@ -261,23 +297,25 @@ def start_controller(node: Node) -> bool:
     changed = systemd.enable(node, *UNITS)
     changed = systemd.start(node, UNITS[0], timeout=90) or changed
     changed = start_slurmctld(node) or changed
-    await_answer(node)
+    await_response(node)
     return changed
 
 
-def await_answer(node: Node) -> None:
+def await_response(node: Node) -> None:
     """Wait until slurmctld answers. Raises NodeError."""
 
-    def answers() -> Optional[bool]:
+    def check_response() -> Optional[bool]:
         try:
-            said = node.runner.run([node.paths.scontrol, "ping"], timeout=20, check=False).stdout
+            output = node.runner.run([node.paths.scontrol, "ping"], timeout=20, check=False).stdout
         except RunError:
             return None
-        return True if " is UP" in said else None
+        if " is UP" in output:
+            return True
+        return None
 
-    if wait_for(answers, seconds=ANSWERS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
+    if wait_for(check_response, seconds=ANSWERS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
         raise NodeError(
-            f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: {systemd.last_words(node, 'slurmctld.service')}",
+            f"slurmctld does not answer after {ANSWERS_WITHIN:g} s: {systemd.last_log_line(node, 'slurmctld.service')}",
             hint="journalctl -u slurmctld",
         )
 

@@ -43,24 +43,26 @@ SECONDS = 20.0
 _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 
 
-def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
+def desired_reason(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
     """The reason for which this node should be drained, CLEAR, or None: something fails, but not for long enough."""
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
     required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required and not mount.owner]
     for name, record in required:
         if record is not None and (record.degraded or (record.failures and has_refused(node))):
             return f"{PREFIX}{name}:{record.state}"
-    return CLEAR if all(record is not None and record.failures == 0 for _, record in required) else None
+    if all(record is not None and record.failures == 0 for _, record in required):
+        return CLEAR
+    return None
 
 
 def has_refused(node: Node) -> bool:
     """Whether the gate has kept a job from starting and nobody has looked since."""
-    return gate_refusal.noted(node.paths.gate_mark) is not None
+    return gate_refusal.read_refusal(node.paths.gate_mark) is not None
 
 
 def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
     """Whether Slurm must be asked at all; costs no command. first: nothing is known yet since boot."""
-    reason = wish(node, records)
+    reason = desired_reason(node, records)
     if reason is None or node.facts.role == Role.CONTROLLER:
         return False
     note = _note(node)
@@ -70,7 +72,7 @@ def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> b
 
 
 @dataclass(frozen=True)
-class Shown:
+class SlurmNodeStatus:
     """This node in Slurm. state: Slurm's word, such as `IDLE+DRAIN`; reason: without its author, "" for none;
     reason_at: Unix seconds, 0.0 when not said; version: of the slurmd that has registered, "" when not said."""
 
@@ -84,48 +86,48 @@ class Shown:
         return "DRAIN" in self.state
 
 
-def settle(node: Node) -> str:
+def update_slurm(node: Node) -> str:
     """Make Slurm's word about this node agree with its mounts; what was done, in words, "" for nothing.
 
     Raises NodeError when Slurm does not answer or refuses.
     """
-    reason = wish(node, health_record.load(node))
+    reason = desired_reason(node, health_record.load(node))
     if reason is None:
         return ""
     note = _note(node)
     try:
-        words, given = _settle(node, reason, note, show(node))
+        summary, given = _apply_reason(node, reason, note, query_node(node))
     except RunError as err:
-        _keep(node, wish=reason, reason=note.get("reason", ""), settled=False)
+        _save_note(node, desired=reason, reason=note.get("reason", ""), agreed=False)
         raise NodeError(
             f"Slurm was not told of this node's mounts: {err.message}",
             hint=f"on the controller: scontrol show node {node.facts.node}",
         ) from err
-    _keep(node, wish=reason, reason=given, settled=given == reason)
+    _save_note(node, desired=reason, reason=given, agreed=given == reason)
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.gate_mark)
-    return words
+    return summary
 
 
-def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> Tuple[str, str]:
+def _apply_reason(node: Node, reason: str, note: Mapping[str, Any], slurm_node: SlurmNodeStatus) -> Tuple[str, str]:
     """(words, the reason of ours that now stands)."""
     given = str(note.get("reason", ""))
-    ours = is_ours(node, shown, given)
+    given_by_kit = is_kit_reason(node, slurm_node, given)
     if reason == CLEAR:
-        if not (shown.draining and ours):
+        if not (slurm_node.draining and given_by_kit):
             return "", CLEAR
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-        update(node, "state=undrain")
-        audit.record("undrained", f"node {node.facts.node}", f"{shown.reason} is over", asked_by=ASKED_BY)
-        return f"undrained: {shown.reason} is over", CLEAR
-    if shown.reason and HOLDS_BY_REASON.search(shown.state) and not ours:
+        update_node(node, "state=undrain")
+        audit.record("undrained", f"node {node.facts.node}", f"{slurm_node.reason} is over", asked_by=ASKED_BY)
+        return f"undrained: {slurm_node.reason} is over", CLEAR
+    if slurm_node.reason and HOLDS_BY_REASON.search(slurm_node.state) and not given_by_kit:
         # A node that is down has a reason too, and ours would take its place.
-        return f"left as it is: {shown.state}, {shown.reason}", CLEAR
-    if not shown.draining and _subject(given) == _subject(reason):
+        return f"left as it is: {slurm_node.state}, {slurm_node.reason}", CLEAR
+    if not slurm_node.draining and _subject(given) == _subject(reason):
         return "left as it is: somebody has resumed this node", reason
-    if shown.draining and shown.reason == reason:
+    if slurm_node.draining and slurm_node.reason == reason:
         return "", reason
-    update(node, "state=drain", f"reason={reason}")
+    update_node(node, "state=drain", f"reason={reason}")
     audit.record("drained", f"node {node.facts.node}", reason, asked_by=ASKED_BY)
     return f"drained: {reason}", reason
 
@@ -135,65 +137,73 @@ def _subject(reason: str) -> str:
     return reason.rpartition(":")[0]
 
 
-def is_ours(node: Node, shown: Shown, given: str) -> bool:
+def is_kit_reason(node: Node, slurm_node: SlurmNodeStatus, given: str) -> bool:
     """Whether the reason is the one that we gave: as noted, in our own words about a mount of this node, or Slurm's
     `Prolog error` for a job that our gate has refused."""
-    if given and shown.reason == given:
+    if given and slurm_node.reason == given:
         return True
-    if shown.reason.startswith(PREFIX):
-        name, _, state = shown.reason[len(PREFIX) :].rpartition(":")
+    if slurm_node.reason.startswith(PREFIX):
+        name, _, state = slurm_node.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
-    return is_for_refusal(node, shown, node.paths.gate_mark)
+    return is_for_refusal(node, slurm_node, node.paths.gate_mark)
 
 
-def is_for_refusal(node: Node, shown: Shown, mark: str) -> bool:
-    """Whether the reason is Slurm's own word for the refusal that a gate has noted in `mark`."""
-    refusal = gate_refusal.noted(mark)
+def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
+    """Whether the reason is Slurm's own word for the refusal that a gate has noted in `path`."""
+    refusal = gate_refusal.read_refusal(path)
     if refusal is None:
         return False
-    scontrol = program(node, "scontrol")
-    return gate_refusal.is_slurms_word_for_it(node, shown.reason, shown.reason_at, refusal, scontrol)
+    scontrol = slurm_program(node, "scontrol")
+    return gate_refusal.is_prolog_error_for(node, slurm_node.reason, slurm_node.reason_at, refusal, scontrol)
 
 
-def show(node: Node, within: float = SECONDS) -> Shown:
+def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:
     """Ask slurmctld. Raises RunError, also when it does not know this node."""
-    argv = [program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
+    argv = [slurm_program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
     # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
     done = node.runner.run(argv, timeout=within, env={"TZ": "UTC"})
-    found = node_fields((done.stdout.splitlines() or [""])[0])
-    if found.get("NodeName") != node.facts.node:
+    fields = node_fields((done.stdout.splitlines() or [""])[0])
+    if fields.get("NodeName") != node.facts.node:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
-    reason, when = _reason(found.get("Reason", ""))
+    reason, when = _reason(fields.get("Reason", ""))
     import calendar  # not for every check that asks `is_due`
 
     at = 0.0
     with contextlib.suppress(ValueError):
         at = float(calendar.timegm(time.strptime(when, "%Y-%m-%dT%H:%M:%S")))
-    return Shown(found.get("State", ""), reason, at, found.get("Version", ""))
+    return SlurmNodeStatus(fields.get("State", ""), reason, at, fields.get("Version", ""))
 
 
 def _reason(text: str) -> Tuple[str, str]:
     """(reason, when it was given) of `a fan [root@2026-11-22T01:02:03]`, by the last such mark: what looks like one
     before it is part of the reason, which is none of ours then."""
     marks = list(_GIVEN.finditer(text))
-    return (text[: marks[-1].start()].strip(), marks[-1].group(1)) if marks else (text.strip(), "")
+    if marks:
+        return (text[: marks[-1].start()].strip(), marks[-1].group(1))
+    return (text.strip(), "")
 
 
-def program(node: Node, name: str) -> str:
+def slurm_program(node: Node, name: str) -> str:
     """A command of Slurm: where HyperPod has it, else wherever it is."""
     path = os.path.join(os.path.dirname(node.paths.scontrol), name)
-    return path if os.path.exists(path) else name
+    if os.path.exists(path):
+        return path
+    return name
 
 
-def update(node: Node, *words: str) -> None:
+def update_node(node: Node, *arguments: str) -> None:
     """Change what Slurm says of this node. Raises RunError."""
-    node.runner.run([program(node, "scontrol"), "update", f"nodename={node.facts.node}", *words], timeout=SECONDS)
+    node.runner.run(
+        [slurm_program(node, "scontrol"), "update", f"nodename={node.facts.node}", *arguments], timeout=SECONDS
+    )
 
 
 def _note(node: Node) -> Dict[str, Any]:
     note = read_json(node.paths.drain_note)
-    return note if isinstance(note, dict) else {}
+    if isinstance(note, dict):
+        return note
+    return {}
 
 
-def _keep(node: Node, *, wish: str, reason: str, settled: bool) -> None:
-    write_json(node.paths.drain_note, {"wish": wish, "reason": reason, "settled": settled, "at": node.clock.wall()})
+def _save_note(node: Node, *, desired: str, reason: str, agreed: bool) -> None:
+    write_json(node.paths.drain_note, {"wish": desired, "reason": reason, "settled": agreed, "at": node.clock.wall()})

@@ -11,10 +11,10 @@ from typing import List
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.slurm import lease
-from hyperpod_kit.node.slurm.keeper import LeaseKeeper
-from hyperpod_kit.node.slurm.state import StateLocation, make_places
+from hyperpod_kit.node.slurm.lease_keeper import LeaseKeeper
+from hyperpod_kit.node.slurm.state import StateLocation, make_state_directories
 
-PATIENCE = lease.TAKEOVER + 20.0
+CLAIM_WITHIN = lease.TAKEOVER + 20.0
 """Seconds in which another machine that has gone shows it."""
 
 
@@ -23,13 +23,16 @@ def require_alone(node: Node, where: StateLocation) -> None:
     if node.config.controllers > 1:
         _require_others_down(node)
         return
-    make_places(node, where)
-    words: List[str] = []
-    keeper = LeaseKeeper(node, where, words.append)
+    make_state_directories(node, where)
+    messages: List[str] = []
+    keeper = LeaseKeeper(node, where, messages.append)
     # A lease that this machine has already is left to the unit that renews it.
-    if not keeper.owns() and not keeper.claim(within=PATIENCE):
+    if not keeper.owns() and not keeper.claim(within=CLAIM_WITHIN):
+        reason = "no lease on it"
+        if messages:
+            reason = messages[-1]
         raise NodeError(
-            f"the shared state is not replaced by this machine's newer one: {words[-1] if words else 'no lease on it'}",
+            f"the shared state is not replaced by this machine's newer one: {reason}",
             hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then again",
         )
 
@@ -39,9 +42,10 @@ def _require_others_down(node: Node) -> None:
         pinged = node.runner.run([node.paths.scontrol, "ping"], timeout=60, check=False).stdout
     except RunError as err:
         raise NodeError(f"whether the other controllers run is not known: {err.message}", hint="scontrol ping") from err
-    others = re.findall(r"(?m)^Slurmctld\(\w+\) at (\S+) is UP", pinged)
-    if others:
+    running = re.findall(r"(?m)^Slurmctld\(\w+\) at (\S+) is UP", pinged)
+    if running:
         raise NodeError(
-            f"the shared state is not replaced by this machine's newer one while slurmctld runs on {', '.join(others)}",
+            "the shared state is not replaced by this machine's newer one while slurmctld runs on "
+            f"{', '.join(running)}",
             hint="systemctl stop slurmctld there, hyperpod-kit node apply here, then there",
         )

@@ -16,7 +16,7 @@ from typing import Any, Mapping, Optional
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json, read_text
+from hyperpod_kit.node.files import read_json, read_text, try_write_json
 
 WITHIN = 90.0
 """Seconds between a gate's refusal of a job and Slurm's own `Prolog error` for it."""
@@ -28,18 +28,20 @@ SECONDS = 20.0
 _AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
-def note(node: Node, path: str, **more: str) -> None:
+def record_refusal(node: Node, path: str, **more: str) -> None:
     """Leave word in `path` that a gate has refused a job just now."""
-    jot(path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more})
+    try_write_json(path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more})
 
 
-def noted(path: str) -> Optional[Mapping[str, Any]]:
+def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
     """The note of a refusal that nobody has looked at since; None without one."""
-    found = read_json(path)
-    return found if isinstance(found, dict) and isinstance(found.get("at"), (int, float)) else None
+    refusal = read_json(path)
+    if isinstance(refusal, dict) and isinstance(refusal.get("at"), (int, float)):
+        return refusal
+    return None
 
 
-def age(node: Node, refusal: Mapping[str, Any]) -> float:
+def refusal_age(node: Node, refusal: Mapping[str, Any]) -> float:
     """Seconds since the refusal; by the wall clock where the note does not say more, as builds before 0.1.0."""
     moment = refusal.get("monotonic")
     if isinstance(moment, (int, float)) and refusal.get("boot") == _boot(node):
@@ -47,25 +49,27 @@ def age(node: Node, refusal: Mapping[str, Any]) -> float:
     return node.clock.wall() - float(refusal["at"])
 
 
-def is_slurms_word_for_it(node: Node, reason: str, reason_at: float, refusal: Mapping[str, Any], scontrol: str) -> bool:
+def is_prolog_error_for(node: Node, reason: str, reason_at: float, refusal: Mapping[str, Any], scontrol: str) -> bool:
     """Whether a reason, given at that time by slurmctld's clock, is Slurm's `Prolog error` for this refusal."""
     if reason.lower() != PROLOG_ERROR:
         return False
-    return abs(_controllers_time(node, scontrol) - reason_at - age(node, refusal)) <= WITHIN
+    return abs(_controllers_time(node, scontrol) - reason_at - refusal_age(node, refusal)) <= WITHIN
 
 
 def _controllers_time(node: Node, scontrol: str) -> float:
     """What slurmctld's clock shows, Unix seconds; this node's where it does not say."""
     try:
         # Times in UTC: they are formatted here.
-        shown = node.runner.run([scontrol, "show", "config"], timeout=SECONDS, env={"TZ": "UTC"})
-        found = _AS_OF.search(shown.stdout)
-        return float(calendar.timegm(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%S"))) if found else _wall(node)
+        output = node.runner.run([scontrol, "show", "config"], timeout=SECONDS, env={"TZ": "UTC"})
+        match = _AS_OF.search(output.stdout)
+        if match:
+            return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")))
+        return _local_time(node)
     except (RunError, ValueError):
-        return _wall(node)
+        return _local_time(node)
 
 
-def _wall(node: Node) -> float:
+def _local_time(node: Node) -> float:
     return node.clock.wall()
 
 

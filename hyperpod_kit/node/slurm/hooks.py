@@ -25,14 +25,19 @@ def without_block(text: str) -> str:
 def with_block(text: str, lines: List[str]) -> str:
     """`text` with our block at its end, replacing an earlier one."""
     base = without_block(text)
-    joint = "" if not base or base.endswith("\n") else "\n"
+    if not base or base.endswith("\n"):
+        joint = ""
+    else:
+        joint = "\n"
     return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
 
 
 def block_lines(text: str) -> List[str]:
     """The lines of our block, its marks left out; empty without one."""
     match = re.search(rf"(?ms)^{re.escape(BEGIN)}$\n(.*?)^{re.escape(END)}$", text)
-    return match.group(1).splitlines() if match else []
+    if match:
+        return match.group(1).splitlines()
+    return []
 
 
 def without_setting(hooks: str, name: str) -> str:
@@ -42,31 +47,33 @@ def without_setting(hooks: str, name: str) -> str:
 
 def settings(text: str) -> Dict[str, str]:
     """Lower-case key -> value of the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines)."""
-    found = {}
+    values = {}
     for line in text.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*(?:#.*)?$", line)
         if match and match.group(1).lower() not in ("nodename", "partitionname", "nodeset", "include"):
-            found[match.group(1).lower()] = match.group(2)
-    return found
+            values[match.group(1).lower()] = match.group(2)
+    return values
 
 
-def merge_hooks(slurm_conf: str, hooks: str, own: Mapping[str, str] = NOTHING) -> Tuple[str, List[str]]:
+def merge_hooks(slurm_conf: str, hooks: str, kit_settings: Mapping[str, str] = NOTHING) -> Tuple[str, List[str]]:
     """(new slurm.conf, notes). Somebody else's value of a single setting stays, and a note says so; lists are joined.
-    `own`: settings that are ours whatever anybody says.
+    `kit_settings`: settings that are ours whatever anybody says.
 
     Of a setting that is given twice, Slurm takes the last: a joined list in our block, at the end, is what counts.
     """
-    theirs = settings(without_block(slurm_conf))
+    existing = settings(without_block(slurm_conf))
     lines, notes = [], []
     for line in hooks.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*$", line)
-        key = match.group(1).lower() if match else ""
-        if match is None or key not in theirs:
+        key = ""
+        if match:
+            key = match.group(1).lower()
+        if match is None or key not in existing:
             lines.append(line)
         elif key in MERGED:
-            values = [value for value in (theirs[key] + "," + match.group(2)).split(",") if value]
+            values = [value for value in (existing[key] + "," + match.group(2)).split(",") if value]
             lines.append(f"{match.group(1)}={','.join(dict.fromkeys(values))}")
-        elif theirs[key] != match.group(2):
-            notes.append(f"{match.group(1)} is already {theirs[key]} and stays so")
-    lines += [f"{key}={value}" for key, value in own.items()]
+        elif existing[key] != match.group(2):
+            notes.append(f"{match.group(1)} is already {existing[key]} and stays so")
+    lines += [f"{key}={value}" for key, value in kit_settings.items()]
     return with_block(slurm_conf, [line for line in lines if line not in (BEGIN, END)]), notes

@@ -44,94 +44,96 @@ class LeaseOwner:
         return bool(self.instance) and self.instance == other.instance
 
 
-def require_identity(me: LeaseOwner) -> None:
+def require_identity(local: LeaseOwner) -> None:
     """Raises NodeError for a machine without an id: it could not be told from another one."""
-    if not me.instance:
+    if not local.instance:
         raise NodeError(
-            f"{me.host or 'this machine'} does not know its instance id, so it takes no lease on Slurm's state: "
+            f"{local.host or 'this machine'} does not know its instance id, so it takes no lease on Slurm's state: "
             "another machine without one would take it for its own",
             hint="InstanceId in /opt/ml/config/resource_config.json, or the metadata service, must say it",
         )
 
 
-def generations(place: str) -> List[int]:
+def generations(directory: str) -> List[int]:
     """Of all owners that are named there, oldest first. Raises OSError."""
-    numbers = (name[len("owner-") :] for name in os.listdir(place) if name.startswith("owner-"))
+    numbers = (name[len("owner-") :] for name in os.listdir(directory) if name.startswith("owner-"))
     return sorted(number for number in map(parse.count, numbers) if number is not None)
 
 
-def owner(place: str, number: int) -> Optional[LeaseOwner]:
+def read_owner(directory: str, number: int) -> Optional[LeaseOwner]:
     """None for a file that its writer did not end, or that has just gone. Raises OSError."""
     try:
-        with open(f"{place}/owner-{number}", encoding="utf-8") as stream:
+        with open(f"{directory}/owner-{number}", encoding="utf-8") as stream:
             raw = parse.json_object(stream.read(_LONGEST), _LONGEST)
         return LeaseOwner(str(raw["instance"]), str(raw["host"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
-def taken_at(place: str, number: int) -> float:
+def taken_at(directory: str, number: int) -> float:
     """When that owner took it, Unix seconds: its file is written once. Raises OSError."""
-    return os.stat(f"{place}/owner-{number}").st_mtime
+    return os.stat(f"{directory}/owner-{number}").st_mtime
 
 
-def beat(place: str, number: int) -> str:
+def read_beat(directory: str, number: int) -> str:
     """What a lease's owner wrote last; "" when it never did. Raises OSError."""
     try:
-        with open(f"{place}/beat-{number}", encoding="utf-8") as stream:
+        with open(f"{directory}/beat-{number}", encoding="utf-8") as stream:
             return stream.read()
     except FileNotFoundError:
         return ""
 
 
-def free(place: str, number: int, me: LeaseOwner) -> bool:
+def is_free(directory: str, number: int, local: LeaseOwner) -> bool:
     """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back.
 
     Raises NodeError for a machine that does not know its id, OSError.
     """
-    require_identity(me)
+    require_identity(local)
     if not number:
         return True
-    known = owner(place, number)
-    return os.path.exists(f"{place}/released-{number}") or (known is not None and known.is_same(me))
+    current_owner = read_owner(directory, number)
+    return os.path.exists(f"{directory}/released-{number}") or (
+        current_owner is not None and current_owner.is_same(local)
+    )
 
 
-def take(place: str, after: int, me: LeaseOwner) -> int:
+def take(directory: str, after: int, local: LeaseOwner) -> int:
     """Become the owner after generation `after`; 0 when somebody else was faster.
 
     Raises NodeError for a machine that does not know its id, OSError.
     """
-    require_identity(me)
+    require_identity(local)
     number = after + 1
     try:
-        handle = by_descriptor.open_file(f"{place}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = by_descriptor.open_file(f"{directory}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return 0
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(asdict(me), stream)
+        json.dump(asdict(local), stream)
         stream.flush()
         os.fsync(stream.fileno())
-    renew(place, number, "0")
-    for old in generations(place):
+    renew(directory, number, "0")
+    for old in generations(directory):
         if old < number:
             for kind in ("owner", "beat", "released"):
                 with contextlib.suppress(FileNotFoundError):
-                    by_descriptor.unlink(f"{place}/{kind}-{old}")
+                    by_descriptor.unlink(f"{directory}/{kind}-{old}")
     return number
 
 
-def renew(place: str, number: int, word: str) -> bool:
+def renew(directory: str, number: int, text: str) -> bool:
     """Say that the owner lives; False when the lease is somebody else's by now. Raises OSError."""
-    if generations(place)[-1:] != [number]:
+    if generations(directory)[-1:] != [number]:
         return False
-    with by_descriptor.stream(f"{place}/beat-{number}", "w", encoding="utf-8") as stream:
-        stream.write(word)
+    with by_descriptor.stream(f"{directory}/beat-{number}", "w", encoding="utf-8") as stream:
+        stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
     return True
 
 
-def release(place: str, number: int) -> None:
+def release(directory: str, number: int) -> None:
     """Give the lease back, after slurmctld has ended. Raises OSError."""
-    with by_descriptor.stream(f"{place}/released-{number}", "w", encoding="utf-8"):
+    with by_descriptor.stream(f"{directory}/released-{number}", "w", encoding="utf-8"):
         pass

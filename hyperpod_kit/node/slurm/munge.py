@@ -17,7 +17,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.node.files import read_json, try_write_json
 from hyperpod_kit.node.health.record import pause
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -25,33 +25,36 @@ UNIT = "munge.service"
 
 
 @dataclass(frozen=True)
-class Munge:
-    """runs: None where nobody wants it; said: a line for a person, "" when nothing is new."""
+class MungeState:
+    """runs: None where nobody wants it; message: a line for a person, "" when nothing is new."""
 
     runs: Optional[bool] = None
-    said: str = ""
+    message: str = ""
 
 
-def see_to(node: Node) -> Munge:
+def ensure_running(node: Node) -> MungeState:
     """Look, and order a start when one is due. Costs no command while it runs."""
     if not os.path.exists(node.paths.munge_key):
-        return Munge()
-    noted = read_json(node.paths.munge_note)
-    before = noted if isinstance(noted, dict) else {}
+        return MungeState()
+    recorded = read_json(node.paths.munge_note)
+    if isinstance(recorded, dict):
+        before = recorded
+    else:
+        before = {}
     tries = int(before.get("tries", 0))
     if systemd.processes(node, UNIT):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.munge_note)
-        return Munge(True, "munged runs again" if tries else "")
+        return MungeState(True, "munged runs again" if tries else "")
     if not systemd.is_enabled(node, UNIT):
-        return Munge()
+        return MungeState()
     if tries and 0 <= node.clock.wall() - before.get("at", 0.0) < pause(tries, node.config.health.interval):
-        return Munge(False)
-    jot(node.paths.munge_note, {"tries": tries + 1, "at": node.clock.wall()})
-    said = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
+        return MungeState(False)
+    try_write_json(node.paths.munge_note, {"tries": tries + 1, "at": node.clock.wall()})
+    message = f"munged does not run: no Slurm command works here, and Slurm takes this node for dead; start {tries + 1}"
     try:
         audit.record("started", UNIT, "it is enabled and did not run", asked_by="the health check")
         node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10)
     except RunError as err:
-        said += f": {err.message}"
-    return Munge(False, said)
+        message += f": {err.message}"
+    return MungeState(False, message)

@@ -27,44 +27,49 @@ def source_of(node: Node) -> str:
     return f"{node.paths.bundle}/slurm/plugin/auto_resume.c"
 
 
-def headers_at(node: Node) -> str:
+def headers_directory(node: Node) -> str:
     """The directory of Slurm's headers. Raises NodeError."""
-    found = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
-    if found is None:
+    directory = next((path for path in INCLUDES if os.path.exists(node.paths.real(path) + "/slurm/spank.h")), None)
+    if directory is None:
         raise NodeError(
             f"slurm/spank.h is in none of {', '.join(INCLUDES)}",
             hint="without the plugin, use: hyperpod-kit job submit",
         )
-    return node.paths.real(found)
+    return node.paths.real(directory)
 
 
-def made_from(node: Node) -> Dict[str, str]:
+def input_digests(node: Node) -> Dict[str, str]:
     """Digests of all that the plugin is made from. Raises NodeError without source or headers."""
     text = read_text(source_of(node))
     if text is None:
         raise NodeError(f"{source_of(node)} is not in the bundle", hint="hyperpod-kit upload with the same version")
     # The headers say which Slurm it is for; Slurm's own programs answer only once they have a configuration.
-    include = headers_at(node)
+    include = headers_directory(node)
     headers = "".join(read_text(f"{include}/slurm/{name}") or "" for name in HEADERS)
     return {"source": digest(text), "slurm": digest(headers)}
 
 
-def obstacle(node: Node) -> str:
+def build_obstacle(node: Node) -> str:
     """Why no plugin can be built on this node, whatever is done about Slurm; "" where it can."""
     try:
-        headers_at(node)
+        headers_directory(node)
         node.runner.run(["cc", "--version"], timeout=10)
     except NodeError as err:
         return err.message
     except RunError as err:
-        return "there is no compiler, cc" if err.returncode == 127 else err.message
+        if err.returncode == 127:
+            return "there is no compiler, cc"
+        return err.message
     return ""
 
 
 def is_built(node: Node) -> bool:
     """Whether the plugin that is there is the one that was made from this source for this Slurm. Raises NodeError."""
     target = node.paths.spank_plugin
-    return os.path.exists(target) and read_json(target + ".json") == {**made_from(node), "plugin": _file_digest(target)}
+    return os.path.exists(target) and read_json(target + ".json") == {
+        **input_digests(node),
+        "plugin": _file_digest(target),
+    }
 
 
 def build(node: Node) -> bool:
@@ -74,16 +79,17 @@ def build(node: Node) -> bool:
     """
     if is_built(node):
         return False
-    target, made = node.paths.spank_plugin, made_from(node)
+    target, digests = node.paths.spank_plugin, input_digests(node)
     by_descriptor.make_parents(target)
     # The compiler opens it, in a directory of root's, and writes over what one that was killed has left.
     partial = f"{target}.partial"
     node.runner.run(
-        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial, source_of(node)], timeout=120
+        ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_directory(node), "-o", partial, source_of(node)],
+        timeout=120,
     )
     compiled = _file_digest(partial)
     by_descriptor.rename(partial, target)
-    write_json(target + ".json", {**made, "plugin": compiled})
+    write_json(target + ".json", {**digests, "plugin": compiled})
     return True
 
 
@@ -98,7 +104,9 @@ def _run(node: Node) -> StepOutcome:
 
 
 def _pending(node: Node) -> str:
-    return "" if is_built(node) else f"build {node.paths.spank_plugin}"
+    if is_built(node):
+        return ""
+    return f"build {node.paths.spank_plugin}"
 
 
 # Not required: without it, `hyperpod-kit job submit --auto-resume` still works.

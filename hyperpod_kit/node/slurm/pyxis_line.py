@@ -27,12 +27,12 @@ PLUGINS = (
 RUNTIME = "/run/pyxis"
 
 
-def ours(node: Node, plugstack: str) -> List[str]:
+def plugstack_lines(node: Node, plugstack: str) -> List[str]:
     """Our line, nothing where the step is off, or somebody else has Slurm load it already."""
     if "pyxis" not in node.config.steps.names or FILE in without_block(plugstack) or _is_included(node):
         return []
-    there = next((path for path in PLUGINS if os.access(node.paths.real(path), os.R_OK)), PLUGINS[0])
-    return [f"required {there} runtime_path={RUNTIME}"]
+    plugin_path = next((path for path in PLUGINS if os.access(node.paths.real(path), os.R_OK)), PLUGINS[0])
+    return [f"required {plugin_path} runtime_path={RUNTIME}"]
 
 
 def _is_included(node: Node) -> bool:

@@ -14,12 +14,12 @@ from typing import Optional
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.slurm.keeper import UNIT, LeaseKeeper
+from hyperpod_kit.node.slurm.lease_keeper import UNIT, LeaseKeeper
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
 from hyperpod_kit.node.slurm.state import StateLocation
 
 _LOCATION = re.compile(r"(?m)^StateSaveLocation\s*=\s*(\S+)\s*$")
-_BEGUN = re.compile(r"(?m)^BOOT_TIME\s*=\s*(\S+)\s*$")
+_BOOT_TIME = re.compile(r"(?m)^BOOT_TIME\s*=\s*(\S+)\s*$")
 
 
 SHOWN_TO = 1.0
@@ -27,7 +27,7 @@ SHOWN_TO = 1.0
 
 
 @dataclass(frozen=True)
-class ShownSlurmctld:
+class SlurmctldStatus:
     """What it says of itself. `location`: the directory in which it saves; `since`: Unix seconds of its start, None
     where it does not say."""
 
@@ -35,7 +35,7 @@ class ShownSlurmctld:
     since: Optional[float]
 
 
-def shown(node: Node) -> Optional[ShownSlurmctld]:
+def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
     """None when it does not run or does not say, or another machine's may answer."""
     if node.config.controllers > 1 or not systemd.is_active(node, UNIT):
         return None
@@ -46,18 +46,25 @@ def shown(node: Node) -> Optional[ShownSlurmctld]:
     except RunError:
         return None
     location = _LOCATION.search(printed)
-    return ShownSlurmctld(location.group(1), _begun(printed)) if location else None
+    if location:
+        return SlurmctldStatus(location.group(1), _parse_boot_time(printed))
+    return None
 
 
-def works_on(node: Node, where: StateLocation, slurmctld: Optional[ShownSlurmctld]) -> Optional[RunningSlurmctld]:
+def describe_running(
+    node: Node, where: StateLocation, slurmctld: Optional[SlurmctldStatus]
+) -> Optional[RunningSlurmctld]:
     """On which copy it works, and whether it alone can have saved the shared one since its start. None: not known."""
     if slurmctld is None or slurmctld.since is None:
         return None
-    copy = StateCopy.SHARED if slurmctld.location == where.state else StateCopy.OWN
-    return RunningSlurmctld(copy, slurmctld.since, _had_the_lease(node, where, slurmctld.since))
+    if slurmctld.location == where.state:
+        copy = StateCopy.SHARED
+    else:
+        copy = StateCopy.LOCAL
+    return RunningSlurmctld(copy, slurmctld.since, _has_held_lease(node, where, slurmctld.since))
 
 
-def _had_the_lease(node: Node, where: StateLocation, since: float) -> bool:
+def _has_held_lease(node: Node, where: StateLocation, since: float) -> bool:
     """Whether this machine has had the lease on the shared state from that moment until now."""
     try:
         taken = LeaseKeeper(node, where, lambda text: None).owned_since()
@@ -66,9 +73,11 @@ def _had_the_lease(node: Node, where: StateLocation, since: float) -> bool:
     return taken is not None and taken < since + SHOWN_TO
 
 
-def _begun(printed: str) -> Optional[float]:
-    match = _BEGUN.search(printed)
+def _parse_boot_time(printed: str) -> Optional[float]:
+    match = _BOOT_TIME.search(printed)
     try:
-        return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S"))) if match else None
+        if match:
+            return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")))
+        return None
     except ValueError:
         return None

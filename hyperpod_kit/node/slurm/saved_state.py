@@ -36,7 +36,7 @@ class StateCopy(Enum):
     """Of two copies of slurmctld's state: that on shared storage, or this controller's own."""
 
     SHARED = "shared"
-    OWN = "own"
+    LOCAL = "own"
 
 
 @dataclass(frozen=True)
@@ -55,49 +55,53 @@ class SavedState:
     `next_job`: the number that the next job gets at the earliest; `has_jobs`: whether it knows a job; `digest`: of the
     file."""
 
-    place: str
+    directory: str
     digest: str
     saved_at: Optional[int] = None
     next_job: int = 0
     has_jobs: bool = True
 
-    def to_words(self) -> str:
+    def describe(self) -> str:
         """For a person who chooses."""
         if self.saved_at is None:
-            return f"{self.place}: its job_state does not begin as slurmctld writes it"
+            return f"{self.directory}: its job_state does not begin as slurmctld writes it"
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.saved_at))
-        return f"{self.place}: saved {when}, next job number {self.next_job}{'' if self.has_jobs else ', no job in it'}"
+        if self.has_jobs:
+            jobs = ""
+        else:
+            jobs = ", no job in it"
+        return f"{self.directory}: saved {when}, next job number {self.next_job}{jobs}"
 
 
-def read(place: str) -> Optional[SavedState]:
+def read_saved_state(directory: str) -> Optional[SavedState]:
     """What is saved in that directory; None where there is no state. Raises OSError."""
     for name in ("job_state", "job_state.old"):
         try:
-            with open(f"{place}/{name}", "rb") as stream:
+            with open(f"{directory}/{name}", "rb") as stream:
                 content = stream.read()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        return parse(place, content)
+        return parse(directory, content)
     return None
 
 
-def parse(place: str, content: bytes) -> SavedState:
+def parse(directory: str, content: bytes) -> SavedState:
     """The state whose job_state has that content."""
     digest = hashlib.sha256(content).hexdigest()
     text = struct.pack(">I", len(VERSION)) + VERSION
     end = len(text) + _HEADER.size
     if not content.startswith(text) or len(content) < end:
-        return SavedState(place, digest)
+        return SavedState(directory, digest)
     _, saved_at, next_job = _HEADER.unpack(content[len(text) : end])
     # gmtime takes no number beyond the year 9999 everywhere, and no Slurm was there before 2002.
     if not 1_000_000_000 < saved_at < 253_402_300_800:
-        return SavedState(place, digest)
-    return SavedState(place, digest, saved_at, next_job, len(content) - end > _BEFORE_JOBS)
+        return SavedState(directory, digest)
+    return SavedState(directory, digest, saved_at, next_job, len(content) - end > _BEFORE_JOBS)
 
 
-def choose(
+def choose_copy(
     shared: Optional[SavedState],
-    own: Optional[SavedState],
+    local: Optional[SavedState],
     now: float,
     *,
     created: bool = False,
@@ -107,57 +111,66 @@ def choose(
     being set up for the first time: its own copy has begun on it, and is no successor of the shared one; `running`:
     None where no slurmctld runs here, or nothing is known of it.
     """
-    if own is None:
+    if local is None:
         return StateCopy.SHARED
     if shared is None:
-        return StateCopy.OWN
-    newer = _newer_of(shared, own, now, running)
-    return StateCopy.SHARED if newer is None and created else newer
+        return StateCopy.LOCAL
+    newer = _newer_of(shared, local, now, running)
+    if newer is None and created:
+        return StateCopy.SHARED
+    return newer
 
 
 def _newer_of(
-    shared: SavedState, own: SavedState, now: float, running: Optional[RunningSlurmctld]
+    shared: SavedState, local: SavedState, now: float, running: Optional[RunningSlurmctld]
 ) -> Optional[StateCopy]:
     """The newer one was saved later and gives the higher job number. Where the two contradict each other, a copy
     without any job can be left out and nothing is lost: it is that of a slurmctld that has begun anew. Where both give
     the same number, being saved later proves nothing: a slurmctld that was started on an old copy saves it anew.
     """
-    if shared.digest == own.digest:
+    if shared.digest == local.digest:
         return StateCopy.SHARED
-    if shared.saved_at is None or own.saved_at is None or max(shared.saved_at, own.saved_at) > now + AHEAD:
+    if shared.saved_at is None or local.saved_at is None or max(shared.saved_at, local.saved_at) > now + AHEAD:
         return None
-    if _can_go(own, shared):
+    if _can_be_dropped(local, shared):
         return StateCopy.SHARED
-    if _can_go(shared, own):
-        return StateCopy.OWN
-    order = (own.saved_at > shared.saved_at) - (own.saved_at < shared.saved_at)
-    numbers = (own.next_job > shared.next_job) - (own.next_job < shared.next_job)
+    if _can_be_dropped(shared, local):
+        return StateCopy.LOCAL
+    order = (local.saved_at > shared.saved_at) - (local.saved_at < shared.saved_at)
+    numbers = (local.next_job > shared.next_job) - (local.next_job < shared.next_job)
     if numbers == 0:
-        return _successor(shared, own, running)
+        return _successor(shared, local, running)
     if order == -numbers:
         return None
-    return StateCopy.OWN if numbers > 0 else StateCopy.SHARED
+    if numbers > 0:
+        return StateCopy.LOCAL
+    return StateCopy.SHARED
 
 
-def _can_go(one: SavedState, other: SavedState) -> bool:
-    """Whether `one` knows no job and no number that `other` lacks; not when it may be `other` after its last job."""
-    assert one.saved_at is not None and other.saved_at is not None
-    if one.has_jobs or one.next_job > other.next_job:
+def _can_be_dropped(candidate: SavedState, other: SavedState) -> bool:
+    """Whether `candidate` knows no job and no number that `other` lacks; not when it may be `other` after its last
+    job."""
+    assert candidate.saved_at is not None and other.saved_at is not None
+    if candidate.has_jobs or candidate.next_job > other.next_job:
         return False
-    return not (other.has_jobs and one.next_job == other.next_job and one.saved_at > other.saved_at)
+    return not (other.has_jobs and candidate.next_job == other.next_job and candidate.saved_at > other.saved_at)
 
 
-def _successor(shared: SavedState, own: SavedState, running: Optional[RunningSlurmctld]) -> Optional[StateCopy]:
+def _successor(shared: SavedState, local: SavedState, running: Optional[RunningSlurmctld]) -> Optional[StateCopy]:
     """Of two copies that give the same job number, the one that goes on from the other; None where nothing proves it.
 
     What is proved: the shared copy is the one that is worked on, and the own one was saved earlier; or one slurmctld of
     this machine has saved both, first the shared copy, then its own.
     """
-    assert shared.saved_at is not None and own.saved_at is not None
+    assert shared.saved_at is not None and local.saved_at is not None
     if running is None:
         return None
     if running.copy == StateCopy.SHARED:
-        return StateCopy.SHARED if shared.saved_at > own.saved_at else None
+        if shared.saved_at > local.saved_at:
+            return StateCopy.SHARED
+        return None
     # In the second of its start another one, which has just ended, may have saved it.
     same_process = running.alone and running.since < shared.saved_at
-    return StateCopy.OWN if same_process and own.saved_at > shared.saved_at else None
+    if same_process and local.saved_at > shared.saved_at:
+        return StateCopy.LOCAL
+    return None

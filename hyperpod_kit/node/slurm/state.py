@@ -27,9 +27,9 @@ from typing import Any, Dict, List, Optional
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose, read
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose_copy, read_saved_state
 from hyperpod_kit.untrusted import by_descriptor
 
 DIRECTORY = ".hyperpod-kit"
@@ -62,25 +62,28 @@ class StateLocation:
         return f"{self.base}/lease"
 
 
-def place(node: Node) -> Optional[StateLocation]:
+def shared_state_location(node: Node) -> Optional[StateLocation]:
     """Where this node's slurmctld has its state on shared storage; None when it has none there, or runs none."""
     if node.facts.role != Role.CONTROLLER or not node.config.slurm_state:
         return None
     mount = node.mount(node.config.slurm_state)
-    return StateLocation(mount, base_on(node, mount))
+    return StateLocation(mount, cluster_directory(node, mount))
 
 
-def base_on(node: Node, mount: Mount) -> str:
+def cluster_directory(node: Node, mount: Mount) -> str:
     """This cluster's own directory on a mount that its nodes share, as a node names it."""
-    name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name
+    if node.facts.cluster:
+        name = f"{node.config.cluster_name}-{node.facts.cluster}"
+    else:
+        name = node.config.cluster_name
     return f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}"
 
 
 def make_base(mount: str, base: str) -> None:
     """Make that directory, or find it root's alone. To be called in a child. Raises NodeError."""
-    found = os.stat(mount)
-    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(found.st_mode):o})")
+    status = os.stat(mount)
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(status.st_mode):o})")
     for path in (os.path.dirname(base), base):
         make_directory(path, 0o755)
 
@@ -94,36 +97,38 @@ class StateDecision:
     comparison: str
 
 
-def decide(
+def decide_copy(
     node: Node,
     where: StateLocation,
-    own: str,
+    local_directory: str,
     *,
-    asked: Optional[StateCopy] = None,
+    requested: Optional[StateCopy] = None,
     running: Optional[RunningSlurmctld] = None,
 ) -> StateDecision:
-    """Which copy goes on: the shared one, or that in `own` (a directory of this controller, "" for none).
+    """Which copy goes on: the shared one, or that in `local_directory` (a directory of this controller, "" for none).
 
-    `asked`: what a person has chosen; `running`: the slurmctld that runs, or ran until it was stopped for this. Raises
-    UndecidedState where their ages cannot be compared, NodeError.
+    `requested`: what a person has chosen; `running`: the slurmctld that runs, or ran until it was stopped for this.
+    Raises UndecidedState where their ages cannot be compared, NodeError.
     """
-    base, before = node.paths.real(where.base), node.paths.real(own) if own else ""
+    base, before = node.paths.real(where.base), ""
+    if local_directory:
+        before = node.paths.real(local_directory)
 
     def work() -> List[Optional[Dict[str, Any]]]:
-        found = _shared(base), _own(base, before)
-        return [asdict(one) if one else None for one in found]
+        states = _shared_state(base), _local_state(base, before)
+        return [asdict(saved) if saved else None for saved in states]
 
-    shared, here = (SavedState(**one) if one else None for one in in_child(_about(where), work, SECONDS))
-    if asked is not None:
-        if asked == StateCopy.OWN and here is None:
-            raise NodeError(f"slurmctld has saved nothing in {own or 'a directory of this machine'}")
-        return StateDecision(asked, "")
+    shared, local = (SavedState(**raw) if raw else None for raw in run_in_child(_description(where), work, SECONDS))
+    if requested is not None:
+        if requested == StateCopy.LOCAL and local is None:
+            raise NodeError(f"slurmctld has saved nothing in {local_directory or 'a directory of this machine'}")
+        return StateDecision(requested, "")
     created = not os.path.exists(node.paths.status)
-    choice = choose(shared, here, node.clock.wall(), created=created, running=running)
-    if shared is None or here is None or shared.digest == here.digest:
+    choice = choose_copy(shared, local, node.clock.wall(), created=created, running=running)
+    if shared is None or local is None or shared.digest == local.digest:
         assert choice is not None, "a copy that is alone is chosen"
         return StateDecision(choice, "")
-    both = f"shared is {shared.to_words()}; own is {here.to_words()}"
+    both = f"shared is {shared.describe()}; own is {local.describe()}"
     if choice is None:
         raise UndecidedState(
             f"of two copies of Slurm's state neither is clearly the newer one: {both}",
@@ -133,7 +138,7 @@ def decide(
     return StateDecision(choice, f"of two copies of Slurm's state the {choice.value} one goes on: {both}")
 
 
-def prepare(node: Node, where: StateLocation, user: str, own: str, choice: StateCopy) -> str:
+def prepare_state(node: Node, where: StateLocation, user: str, local_directory: str, choice: StateCopy) -> str:
     """Make the directories, and let the chosen copy be the shared one; what was done, in words.
 
     No slurmctld must work on either of them. Raises NodeError.
@@ -145,81 +150,92 @@ def prepare(node: Node, where: StateLocation, user: str, own: str, choice: State
             real(where.mount.path),
             real(where.base),
             user,
-            real(own) if own else "",
+            real(local_directory) if local_directory else "",
             node.facts.instance_id or node.facts.node,
             choice,
             node.clock.wall(),
         )
 
     try:
-        return str(in_child(_about(where), work, SECONDS))
+        return str(run_in_child(_description(where), work, SECONDS))
     except NodeError as err:
         raise NodeError(err.message, hint=HINT) from err
 
 
-def make_places(node: Node, where: StateLocation) -> None:
+def make_state_directories(node: Node, where: StateLocation) -> None:
     """Make this cluster's directory and that of its lease, or find them root's alone. Raises NodeError."""
     mount, base = node.paths.real(where.mount.path), node.paths.real(where.base)
-    in_child(_about(where), lambda: _make_places(mount, base), SECONDS)
+    run_in_child(_description(where), lambda: _make_state_directories(mount, base), SECONDS)
 
 
-def _make_places(mount: str, base: str) -> None:
+def _make_state_directories(mount: str, base: str) -> None:
     make_base(mount, base)
     make_directory(f"{base}/lease", 0o700)
 
 
-def is_there(node: Node, where: StateLocation) -> bool:
+def has_saved_state(node: Node, where: StateLocation) -> bool:
     """Whether slurmctld has ever saved a state there. Raises NodeError."""
     base = node.paths.real(where.base)
-    return bool(in_child(_about(where), lambda: _shared(base) is not None, SECONDS))
+    return bool(run_in_child(_description(where), lambda: _shared_state(base) is not None, SECONDS))
 
 
-def _about(where: StateLocation) -> str:
+def _description(where: StateLocation) -> str:
     return f"Slurm's state in {where.base}"
 
 
-def _shared(base: str) -> Optional[SavedState]:
+def _shared_state(base: str) -> Optional[SavedState]:
     """What is in the shared directory, or is about to be (see `_exchange`)."""
     state = f"{base}/slurmctld"
-    return read(state if _is_there(state) else f"{base}/slurmctld.next")
+    if _exists(state):
+        return read_saved_state(state)
+    return read_saved_state(f"{base}/slurmctld.next")
 
 
-def _own(base: str, own: str) -> Optional[SavedState]:
+def _local_state(base: str, local_directory: str) -> Optional[SavedState]:
     """What the controller's own directory holds, if that is another one."""
-    if not own or os.path.realpath(own) == os.path.realpath(f"{base}/slurmctld"):
+    if not local_directory or os.path.realpath(local_directory) == os.path.realpath(f"{base}/slurmctld"):
         return None
-    return read(own)
+    return read_saved_state(local_directory)
 
 
-def _prepare(mount: str, base: str, user: str, own: str, machine: str, choice: StateCopy, now: float) -> str:
-    _make_places(mount, base)
+def _prepare(
+    mount: str, base: str, user: str, local_directory: str, machine: str, choice: StateCopy, now: float
+) -> str:
+    _make_state_directories(mount, base)
     entry = pwd.getpwnam(user)
     state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
-    if _is_there(following) and not _is_there(state):
+    if _exists(following) and not _exists(state):
         by_descriptor.rename(following, state)  # an exchange that was cut off between its two renames
-    if _is_there(state):
-        _check(state, entry.pw_uid)
-        if choice == StateCopy.SHARED or _own(base, own) is None:
+    if _exists(state):
+        _require_owner(state, entry.pw_uid)
+        if choice == StateCopy.SHARED or _local_state(base, local_directory) is None:
             return ""
-        return _exchange(base, own, _seeded(base, own, entry, machine), now)
-    seed = _seeded(base, own if _own(base, own) else "", entry, machine)
+        return _exchange(base, local_directory, _make_seed(base, local_directory, entry, machine), now)
+    origin = ""
+    if _local_state(base, local_directory):
+        origin = local_directory
+    seed = _make_seed(base, origin, entry, machine)
     try:
         by_descriptor.rename(seed, state)
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         by_descriptor.remove_tree(seed)  # the other one was faster, and its slurmctld works there already
-        _check(state, entry.pw_uid)
+        _require_owner(state, entry.pw_uid)
         return ""
-    return f"Slurm's state is kept in {state} now{f', as it was in {own}' if _own(base, own) else ''}"
+    origin = ""
+    if _local_state(base, local_directory):
+        origin = f", as it was in {local_directory}"
+    return f"Slurm's state is kept in {state} now{origin}"
 
 
-def _seeded(base: str, own: str, user: pwd.struct_passwd, machine: str) -> str:
-    """A directory beside the state with a whole copy of `own`, or with nothing: one that was cut off is begun anew."""
+def _make_seed(base: str, local_directory: str, user: pwd.struct_passwd, machine: str) -> str:
+    """A directory beside the state with a whole copy of `local_directory`, or with nothing: one that was cut off is
+    begun anew."""
     seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
     by_descriptor.remove_tree(seed, ignore_errors=True)
-    if own:
-        by_descriptor.copy_tree(own, seed)
+    if local_directory:
+        by_descriptor.copy_tree(local_directory, seed)
     else:
         by_descriptor.make_directory(seed)
     for folder, _, files in os.walk(seed):
@@ -233,36 +249,36 @@ def _seeded(base: str, own: str, user: pwd.struct_passwd, machine: str) -> str:
     return seed
 
 
-def _exchange(base: str, own: str, seed: str, now: float) -> str:
+def _exchange(base: str, local_directory: str, seed: str, now: float) -> str:
     """Put the state aside and the seed in its place. Whenever this is cut off, the next run goes on to the same end."""
     state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
-    if _is_there(following):
+    if _exists(following):
         by_descriptor.remove_tree(following)  # older than the seed, which was copied just now
     by_descriptor.rename(seed, following)
     _sync(base)
-    kept = aside(state, now)
+    kept = set_aside_path(state, now)
     by_descriptor.rename(state, kept)
     by_descriptor.rename(following, state)
     _sync(base)
-    forget_oldest(state, kept)
-    return f"Slurm's state in {state} is that of {own} now; what was there is kept in {kept}"
+    remove_oldest_copies(state, kept)
+    return f"Slurm's state in {state} is that of {local_directory} now; what was there is kept in {kept}"
 
 
-def aside(path: str, now: float) -> str:
+def set_aside_path(path: str, now: float) -> str:
     """A free name beside `path` for a copy that is put aside."""
     first = f"{path}{KEPT}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
     name, number = first, 1
-    while _is_there(name):
+    while _exists(name):
         number += 1
         name = f"{first}-{number:03d}"
     return name
 
 
-def forget_oldest(path: str, kept: str) -> None:
+def remove_oldest_copies(path: str, kept: str) -> None:
     """Of the copies that were put aside from `path` the newest KEEPS stay, and `kept` whatever the clock said."""
     folder, prefix = os.path.dirname(path), os.path.basename(path) + KEPT
-    others = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name != os.path.basename(kept))
-    for name in others[: -(KEEPS - 1)]:
+    copies = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name != os.path.basename(kept))
+    for name in copies[: -(KEEPS - 1)]:
         by_descriptor.remove_tree(f"{folder}/{name}", ignore_errors=True)
 
 
@@ -277,15 +293,15 @@ def _sync(path: str) -> None:
 
 def make_directory(path: str, mode: int) -> None:
     """A directory of root's, made or found so."""
-    if not _is_there(path):
+    if not _exists(path):
         # Another node may make it at the same moment.
         with contextlib.suppress(FileExistsError):
             by_descriptor.make_directory(path, mode)
             by_descriptor.set_mode(path, mode)
-    _check(path, 0)
+    _require_owner(path, 0)
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     try:
         os.lstat(path)
         return True
@@ -293,11 +309,11 @@ def _is_there(path: str) -> bool:
         return False
 
 
-def _check(path: str, uid: int) -> None:
+def _require_owner(path: str, uid: int) -> None:
     """Whoever can write there can make slurmctld run anything as anybody. Raises NodeError."""
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != uid or status.st_mode & 0o022:
         raise NodeError(
             f"{path} must be a directory of uid {uid} that nobody else may write to; it is of uid "
-            f"{found.st_uid}, mode {found.st_mode:o}"
+            f"{status.st_uid}, mode {status.st_mode:o}"
         )

@@ -11,7 +11,7 @@ from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.states import LifecycleMode, Role
-from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node import deferred_actions, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.step import Step, StepOutcome
@@ -49,7 +49,9 @@ def drop_in(node: Node) -> Tuple[str, str]:
             "the resource config names no Slurm controller",
             hint="check the name of the controller group in provisioning_parameters.json",
         )
-    several = ",".join(node.facts.controllers) if node.config.controllers > 1 else ""
+    several = ""
+    if node.config.controllers > 1:
+        several = ",".join(node.facts.controllers)
     return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controllers=several or address)
 
 
@@ -57,9 +59,9 @@ def configure(node: Node) -> None:
     """Point slurmd at the controller; a slurmd that runs already then owes a restart. Raises NodeError."""
     path, text = drop_in(node)
     if read_text(path) != text:
-        pending_work.note(node, RESTART)
+        deferred_actions.note(node, RESTART)
         write_if_different(path, text)
-    if pending_work.is_noted(node, RESTART):
+    if deferred_actions.is_noted(node, RESTART):
         systemd.reload(node)
 
 
@@ -67,23 +69,25 @@ def pending(node: Node) -> str:
     """What `start_worker` would do, in words. Raises NodeError."""
     path, text = drop_in(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
-    words = [
-        f"write {path}" if read_text(path) != text else "",
-        f"enable and start {', '.join(resting)}" if resting else "",
-        "restart slurmd.service" if pending_work.is_noted(node, RESTART) and "slurmd.service" not in resting else "",
-    ]
-    return "; ".join(word for word in words if word)
+    parts = []
+    if read_text(path) != text:
+        parts.append(f"write {path}")
+    if resting:
+        parts.append(f"enable and start {', '.join(resting)}")
+    if deferred_actions.is_noted(node, RESTART) and "slurmd.service" not in resting:
+        parts.append("restart slurmd.service")
+    return "; ".join(part for part in parts if part)
 
 
-def started_at(shown: str) -> str:
+def started_at(output: str) -> str:
     """When the slurmd that `scontrol show node -o` describes was started, in Slurm's words; "" where it does not say.
 
     By that node's own clock, which may be set at any time: to be compared with what was shown before, no more.
     """
-    return node_fields((shown.splitlines() or [""])[0]).get("SlurmdStartTime", "")
+    return node_fields((output.splitlines() or [""])[0]).get("SlurmdStartTime", "")
 
 
-def registered(shown: str, before: Optional[str], since: float = 0.0) -> bool:
+def has_registered(output: str, before: Optional[str], since: float = 0.0) -> bool:
     """Whether `scontrol show node -o` describes a slurmd that has reported to the controller. `before`: `started_at` as
     it was shown before this slurmd was started, None where any will do; `since`: when it was started, Unix seconds,
     which decides where nothing was shown before.
@@ -91,12 +95,12 @@ def registered(shown: str, before: Optional[str], since: float = 0.0) -> bool:
     A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond. The
     controller goes on describing the machine that this one replaces until then: hence the start time.
     """
-    found = node_fields((shown.splitlines() or [""])[0])
-    if "State" not in found or any(mark in found["State"] for mark in ("*", "UNKNOWN", "NOT_RESPONDING")):
+    fields = node_fields((output.splitlines() or [""])[0])
+    if "State" not in fields or any(flag in fields["State"] for flag in ("*", "UNKNOWN", "NOT_RESPONDING")):
         return False
-    if "SlurmdStartTime" not in found:
+    if "SlurmdStartTime" not in fields:
         return True
-    started = found["SlurmdStartTime"]
+    started = fields["SlurmdStartTime"]
     if started in NEVER_STARTED or before is None or before:
         return started not in NEVER_STARTED and started != before
     try:
@@ -105,7 +109,7 @@ def registered(shown: str, before: Optional[str], since: float = 0.0) -> bool:
         return False
 
 
-def _shown(node: Node) -> str:
+def _query_node(node: Node) -> str:
     """What the controller says of this node; "" where it does not answer."""
     argv = [node.paths.scontrol, "--oneliner", "show", "node", node.facts.node]
     try:
@@ -117,29 +121,34 @@ def _shown(node: Node) -> str:
 def start_worker(node: Node) -> bool:
     """Start munge and slurmd, now and at boot, and wait until the controller knows this node. Raises NodeError."""
     configure(node)
-    restart = pending_work.is_noted(node, RESTART) and systemd.is_active(node, "slurmd.service")
-    changed = systemd.enable(node, *UNITS) or pending_work.is_noted(node, RESTART)
+    restart = deferred_actions.is_noted(node, RESTART) and systemd.is_active(node, "slurmd.service")
+    changed = systemd.enable(node, *UNITS) or deferred_actions.is_noted(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
-    before = None if runs_already else started_at(_shown(node))
-    wall, began = node.clock.wall(), node.clock.monotonic()
+    if runs_already:
+        before = None
+    else:
+        before = started_at(_query_node(node))
+    wall, start_time = node.clock.wall(), node.clock.monotonic()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
         else:
             changed = systemd.start(node, "slurmd.service", timeout=90) or changed
-    pending_work.settle(node, RESTART)
+    deferred_actions.complete(node, RESTART)
 
-    def is_known() -> Optional[bool]:
+    def check_registration() -> Optional[bool]:
         # The earlier of both, where the clock was set while slurmd was started.
-        since = min(wall, node.clock.wall() - (node.clock.monotonic() - began))
-        known = registered(_shown(node), before, since)
-        return True if known and systemd.is_active(node, "slurmd.service") else None
+        since = min(wall, node.clock.wall() - (node.clock.monotonic() - start_time))
+        is_registered = has_registered(_query_node(node), before, since)
+        if is_registered and systemd.is_active(node, "slurmd.service"):
+            return True
+        return None
 
-    if wait_for(is_known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
+    if wait_for(check_registration, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
         raise NodeError(
             f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
-            f"after {REGISTERED_WITHIN:g} s: {systemd.last_words(node, 'slurmd.service')}",
+            f"after {REGISTERED_WITHIN:g} s: {systemd.last_log_line(node, 'slurmd.service')}",
             hint="journalctl -u slurmd; is the node in slurm.conf?",
         )
     return changed

@@ -8,11 +8,11 @@ from typing import Iterator, NamedTuple, Optional, Sequence
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.checks.groups import Members, members
-from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, known
-from hyperpod_kit.preflight.reach import Peer, SecurityRule, missing_ports
+from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, value_or_none
+from hyperpod_kit.preflight.reachability import Peer, SecurityRule, missing_ports
 
 
-class Shut(NamedTuple):
+class BlockedPorts(NamedTuple):
     """Ports that do not get through. `where`: whose rules they are, `sg-1 of the nodes, out to fsmt-1`."""
 
     where: str
@@ -26,10 +26,10 @@ def to_endpoints(
     mounts: Sequence[Mount],
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
-) -> Iterator[Shut]:
-    """What keeps the nodes that carry the mounts from connecting to the endpoints."""
-    for found, endpoint, into_endpoint, _ in _pairs(settings, facts, mounts, endpoints):
-        yield from _shut(found, endpoint, found.egress, into_endpoint, ports, ("out to", "in from"))
+) -> Iterator[BlockedPorts]:
+    """Yield what keeps the nodes that carry the mounts from connecting to the endpoints."""
+    for nodes, endpoint, into_endpoint, _ in _node_endpoint_pairs(settings, facts, mounts, endpoints):
+        yield from _find_blocked(nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from"))
 
 
 def from_endpoints(
@@ -38,42 +38,52 @@ def from_endpoints(
     mounts: Sequence[Mount],
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
-) -> Iterator[Shut]:
-    """What keeps the endpoints from connecting to the nodes that carry the mounts."""
-    for found, endpoint, _, out_of_endpoint in _pairs(settings, facts, mounts, endpoints):
-        yield from _shut(found, endpoint, found.ingress, out_of_endpoint, ports, ("in from", "out to"))
+) -> Iterator[BlockedPorts]:
+    """Yield what keeps the endpoints from connecting to the nodes that carry the mounts."""
+    for nodes, endpoint, _, out_of_endpoint in _node_endpoint_pairs(settings, facts, mounts, endpoints):
+        yield from _find_blocked(nodes, endpoint, nodes.ingress, out_of_endpoint, ports, ("in from", "out to"))
 
 
-def _shut(
-    found: Members,
+def _find_blocked(
+    nodes: Members,
     endpoint: StorageEndpoint,
     of_nodes: Sequence[SecurityRule],
     of_endpoint: Sequence[SecurityRule],
     ports: Sequence[int],
     ways: tuple[str, str],
-) -> Iterator[Shut]:
-    """What the rules of the nodes and those of the endpoint do not let through. `ways`: from each side, in words."""
-    groups = known(endpoint.groups) or ()
-    there = Peer(frozenset(groups), (IPv4Network(endpoint.address),) if endpoint.address else ())
-    closed = missing_ports(of_nodes, there, ports)
+) -> Iterator[BlockedPorts]:
+    """Yield the ports that the rules of the nodes or those of the endpoint do not let through.
+
+    `ways`: from each side, in words.
+    """
+    groups = value_or_none(endpoint.groups) or ()
+    networks: tuple[IPv4Network, ...]
+    if endpoint.address:
+        networks = (IPv4Network(endpoint.address),)
+    else:
+        networks = ()
+    endpoint_peer = Peer(frozenset(groups), networks)
+    closed = missing_ports(of_nodes, endpoint_peer, ports)
     if closed:
-        where = f"{found.names} of the nodes, {ways[0]} {endpoint.id}"
-        yield Shut(where, tuple(sorted(found.peer.groups)), tuple(closed))
-    closed = missing_ports(of_endpoint, found.peer, ports)
+        where = f"{nodes.names} of the nodes, {ways[0]} {endpoint.id}"
+        yield BlockedPorts(where, tuple(sorted(nodes.peer.groups)), tuple(closed))
+    closed = missing_ports(of_endpoint, nodes.peer, ports)
     if closed:
         names = ", ".join(groups) or "no security group"
-        yield Shut(f"{names} of {endpoint.id}, {ways[1]} the nodes of {found.names}", groups, tuple(closed))
+        yield BlockedPorts(f"{names} of {endpoint.id}, {ways[1]} the nodes of {nodes.names}", groups, tuple(closed))
 
 
-def _pairs(
+def _node_endpoint_pairs(
     settings: Settings, facts: AccountFacts, mounts: Sequence[Mount], endpoints: Sequence[StorageEndpoint]
 ) -> Iterator[tuple[Members, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
     """Every placement with every endpoint, and the endpoint's rules, in and out."""
-    for found in members(settings, facts):
-        for endpoint in endpoints if found.placement.carries(mounts) else ():
+    for nodes in members(settings, facts):
+        if not nodes.placement.carries(mounts):
+            continue
+        for endpoint in endpoints:
             rules = _rules(facts, endpoint)
             if rules is not None:
-                yield found, endpoint, *rules
+                yield nodes, endpoint, *rules
 
 
 def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[list[SecurityRule], list[SecurityRule]]]:
@@ -82,19 +92,19 @@ def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[lis
     if isinstance(endpoint.groups, NotQueried):
         return None
     groups = [facts.network.group(group_id) for group_id in endpoint.groups]
-    there = [group for group in groups if group is not None]
-    if len(there) < len(groups):
+    visible = [group for group in groups if group is not None]
+    if len(visible) < len(groups):
         return None
-    return [rule for group in there for rule in group.ingress], [rule for group in there for rule in group.egress]
+    return [rule for group in visible for rule in group.ingress], [rule for group in visible for rule in group.egress]
 
 
 def ports_text(ports: Sequence[int]) -> str:
-    """`988 and 1018-1023`."""
+    """Format ports like `988 and 1018-1023`."""
     runs: list[list[int]] = []
     for port in ports:
         if runs and port == runs[-1][1] + 1:
             runs[-1][1] = port
         else:
             runs.append([port, port])
-    words = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
-    return " and ".join(words)
+    ranges = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    return " and ".join(ranges)

@@ -6,36 +6,39 @@ from typing import Any, Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.aws_facts import fsx
 from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FsxFileSystem, known
+from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FsxFileSystem, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
-from hyperpod_kit.preflight.placement import placements
-from hyperpod_kit.preflight.queries import fsx
+from hyperpod_kit.preflight.placement import carrying_subnet_ids
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
 
 
-def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
-    for want in fsx.wanted(settings):
-        system = facts.fsx.get((want.region, want.id), UNKNOWN)
+    for requested in fsx.file_system_queries(settings):
+        system = facts.fsx.get((requested.region, requested.id), NOT_QUERIED)
         if system is None:
             yield Finding(
                 "HPK-V501",
-                want.path,
-                f"there is no FSx file system `{want.id}` in {want.region}",
-                f"aws fsx describe-file-systems --region {want.region} lists them",
+                requested.path,
+                f"there is no FSx file system `{requested.id}` in {requested.region}",
+                f"aws fsx describe-file-systems --region {requested.region} lists them",
             )
         elif isinstance(system, FsxFileSystem) and system.state not in READY:
             yield Finding(
-                "HPK-V502", want.path, f"{want.id} is {system.state.lower()}", "Wait until it is available, then again"
+                "HPK-V502",
+                requested.path,
+                f"{requested.id} is {system.state.lower()}",
+                "Wait until it is available, then again",
             )
 
 
-def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_identity(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Kind, DNS name, mount name and volume are the file system's own."""
-    for its, mount, at, at_name, system in _found(settings, facts):
+    for its, mount, at, at_name, system in _existing_systems(settings, facts):
         if system.kind != its.name:
             yield Finding(
                 "HPK-V503",
@@ -54,16 +57,11 @@ def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         yield from its.differs(mount, at_name, system)
 
 
-def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_placement(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
-    everywhere = known(facts.network.subnets) if facts.network else None
-    for _, mount, at, _, system in _found(settings, facts):
-        ids = {
-            name
-            for placement in placements(settings)
-            if placement.carries([mount])
-            for name in placement.vpc.subnet_ids
-        }
+    everywhere = facts.known_subnets
+    for _, mount, at, _, system in _existing_systems(settings, facts):
+        ids = carrying_subnet_ids(settings, [mount])
         subnets = [subnet for subnet in everywhere or () if subnet.id in ids]
         vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
         if vpcs and system.vpc_id and system.vpc_id not in vpcs:
@@ -74,9 +72,9 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 "Use a file system of the nodes' VPC",
             )
             continue
-        theirs = {endpoint.zone for endpoint in known(system.endpoints) or () if endpoint.zone}
-        apart, lies = ", ".join(sorted(zones - theirs)), ", ".join(sorted(theirs))
-        if not theirs or not apart:
+        system_zones = {endpoint.zone for endpoint in value_or_none(system.endpoints) or () if endpoint.zone}
+        apart, lies = ", ".join(sorted(zones - system_zones)), ", ".join(sorted(system_zones))
+        if not system_zones or not apart:
             continue
         if mount.efa:
             yield Finding(
@@ -96,26 +94,29 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_efa(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that wants EFA has a file system that has it."""
-    for its, mount, at, _, system in _found(settings, facts):
+    for its, mount, at, _, system in _existing_systems(settings, facts):
         if mount.efa and system.kind == its.name and not system.efa:
+            efa_path = at
+            if at.endswith(".dns_name"):
+                efa_path = f"{at.removesuffix('.dns_name')}.efa"
             yield Finding(
                 "HPK-V509",
-                f"{at.removesuffix('.dns_name')}.efa" if at.endswith(".dns_name") else at,
+                efa_path,
                 f"{system.id} was made without EFA, and the mount wants it",
                 "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
             )
 
 
-def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_interfaces_visible(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The network interfaces and their security groups are visible; those of another account are not."""
-    for _, _, at, _, system in _found(settings, facts):
-        endpoints = known(system.endpoints)
+    for _, _, at, _, system in _existing_systems(settings, facts):
+        endpoints = value_or_none(system.endpoints)
         if endpoints is None or facts.network is None:
             continue
-        groups = [name for endpoint in endpoints for name in known(endpoint.groups) or ()]
-        if not endpoints or any(facts.network.groups.get(name, UNKNOWN) is None for name in groups):
+        groups = [name for endpoint in endpoints for name in value_or_none(endpoint.groups) or ()]
+        if not endpoints or any(facts.network.groups.get(name, NOT_QUERIED) is None for name in groups):
             yield Finding(
                 "HPK-V513",
                 at,
@@ -126,37 +127,46 @@ def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
-    seen: set[str] = set()
-    for its, mount, at, _, system in _found(settings, facts):
-        endpoints = known(system.endpoints)
-        if not endpoints or system.id in seen:
+    checked_ids: set[str] = set()
+    for its, mount, at, _, system in _existing_systems(settings, facts):
+        endpoints = value_or_none(system.endpoints)
+        if not endpoints or system.id in checked_ids:
             continue
-        seen.add(system.id)
+        checked_ids.add(system.id)
         # All interfaces of a file system have its security groups: one of them stands for all.
-        shut = list(to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
-        for one in shut:
+        all_blocked = list(to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
+        for blocked in all_blocked:
+            group = "a security group of the file system"
+            if blocked.groups:
+                group = blocked.groups[0]
             yield Finding(
                 "HPK-V510",
                 at,
-                f"TCP {ports_text(one.ports)} is shut: {one.where}",
-                f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
+                f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}",
+                f"Allow it in {group}",
             )
-        if its.both_ways and not shut:
-            for one in from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
+        if its.both_ways and not all_blocked:
+            for blocked in from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
+                group = "a security group of the file system"
+                if blocked.groups:
+                    group = blocked.groups[0]
                 yield Finding(
                     "HPK-V511",
                     at,
-                    f"TCP {ports_text(one.ports)} is shut: {one.where}; Lustre's servers connect to clients too",
-                    f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
+                    f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}; Lustre's servers connect to "
+                    f"clients too",
+                    f"Allow it in {group}",
                     WARNING,
                 )
 
 
-def _found(settings: Settings, facts: AccountFacts) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
+def _existing_systems(
+    settings: Settings, facts: AccountFacts
+) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
-    for its, mount, at, at_name in fsx.places(settings):
-        system = known(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))
+    for its, mount, at, at_name in fsx.fsx_mounts(settings):
+        system = value_or_none(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))
         if system is not None:
             yield its, mount, at, at_name, system

@@ -8,9 +8,9 @@ from typing import Iterator, NamedTuple
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks.network import needs_s3
-from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import Placement, placements
-from hyperpod_kit.preflight.reach import Peer, SecurityRule, admits_everything_from, missing_ports
+from hyperpod_kit.preflight.reachability import Peer, SecurityRule, admits_everything_from, missing_ports
 
 SLURM_PORTS = (22, 6817, 6818, 32768, 60999)
 """ssh, slurmctld, slurmd, and both ends of the range that srun and collectives take theirs from."""
@@ -27,90 +27,100 @@ class Members(NamedTuple):
 
     @property
     def names(self) -> str:
-        """Their security groups."""
+        """Name the security groups."""
         return ", ".join(sorted(self.peer.groups))
 
 
 def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
     """The nodes of every placement of which all is known."""
     network = facts.network
-    subnets = known(network.subnets) if network else None
+    subnets = facts.known_subnets
     for placement in placements(settings):
         if network is None or not subnets:
             continue
         groups = [network.group(group_id) for group_id in placement.vpc.security_group_ids]
-        there = [group for group in groups if group is not None]
+        visible = [group for group in groups if group is not None]
         networks = tuple(IPv4Network(subnet.cidr) for subnet in subnets if subnet.id in placement.vpc.subnet_ids)
-        if there and len(there) == len(groups) and networks:
+        if visible and len(visible) == len(groups) and networks:
             yield Members(
                 placement,
                 Peer(frozenset(placement.vpc.security_group_ids), networks),
-                [rule for group in there for rule in group.ingress],
-                [rule for group in there for rule in group.egress],
+                [rule for group in visible for rule in group.ingress],
+                [rule for group in visible for rule in group.egress],
             )
 
 
-def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_efa_rules(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where there is an EFA, its security group allows all traffic from and to itself."""
-    for found in members(settings, facts):
-        types, closed = _fabric(facts, found)
+    for nodes in members(settings, facts):
+        types, closed = _efa_types_and_blocked_directions(facts, nodes)
         if types and closed:
             yield Finding(
                 "HPK-V311",
-                found.placement.groups_path,
-                f"{found.names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
+                nodes.placement.groups_path,
+                f"{nodes.names} does not allow all traffic {' and '.join(closed)} from and to itself, which the EFA of "
                 f"{', '.join(types)} needs: it is no IP traffic, so rules with address ranges do not allow it",
-                _authorize(sorted(found.peer.groups)[0], closed),
+                _authorize(sorted(nodes.peer.groups)[0], closed),
             )
 
 
-def each_other(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Nodes reach nodes by Slurm's TCP, within a placement and from each to each."""
     everywhere = list(members(settings, facts))
-    for one in everywhere:
-        for other in everywhere:
-            if one is other and (one.placement.nodes < 2 or all(_fabric(facts, one))):
-                continue  # the same rule is missing that `fabric` has named
+    for source in everywhere:
+        for destination in everywhere:
+            if source is destination and (
+                source.placement.nodes < 2 or all(_efa_types_and_blocked_directions(facts, source))
+            ):
+                continue  # the same rule is missing that `check_efa_rules` has named
             closed = [
                 f"{word} on TCP {', '.join(map(str, ports))}"
-                for word, rules, peer in (("out", one.egress, other.peer), ("in", other.ingress, one.peer))
+                for word, rules, peer in (
+                    ("out", source.egress, destination.peer),
+                    ("in", destination.ingress, source.peer),
+                )
                 if (ports := missing_ports(rules, peer, SLURM_PORTS))
             ]
             if closed:
-                whom = "its own members" if one is other else f"nodes of {other.names}"
+                if source is destination:
+                    whom = "its own members"
+                    hint = _authorize(sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed))
+                else:
+                    whom = f"nodes of {destination.names}"
+                    hint = "Allow these ports between the two groups, in and out"
                 yield Finding(
                     "HPK-V312",
-                    one.placement.groups_path,
-                    f"nodes do not reach each other: {one.names} and {whom}, {' and '.join(closed)}",
-                    _authorize(sorted(one.peer.groups)[0], sorted(word.split()[0] for word in closed))
-                    if one is other
-                    else "Allow these ports between the two groups, in and out",
+                    source.placement.groups_path,
+                    f"nodes do not reach each other: {source.names} and {whom}, {' and '.join(closed)}",
+                    hint,
                 )
 
 
-def s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
-    endpoints = known(facts.network.endpoints) if facts.network else None
-    for found in members(settings, facts) if endpoints is not None and needs_s3(settings) else ():
-        fitting = [rule for rule in found.egress if rule.covers("tcp", HTTPS)]
-        inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints or ())
+    endpoints = facts.known_endpoints
+    if endpoints is None or not needs_s3(settings):
+        return
+    for nodes in members(settings, facts):
+        fitting = [rule for rule in nodes.egress if rule.covers("tcp", HTTPS)]
+        inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
         outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
         if not outward and not (inside and fitting):
             yield Finding(
                 "HPK-V313",
-                found.placement.groups_path,
-                f"no rule of {found.names} lets the nodes out to S3, from which they fetch bundle and data",
+                nodes.placement.groups_path,
+                f"no rule of {nodes.names} lets the nodes out to S3, from which they fetch bundle and data",
                 "Allow TCP 443 out, to 0.0.0.0/0 or to the prefix list of S3",
             )
 
 
-def _fabric(facts: AccountFacts, found: Members) -> tuple[list[str], list[str]]:
+def _efa_types_and_blocked_directions(facts: AccountFacts, nodes: Members) -> tuple[list[str], list[str]]:
     """Instance types with an EFA there, and the directions in which its traffic is not allowed."""
-    types = known(facts.types) or {}
-    names = sorted({group.instance_type.removeprefix("ml.") for group in found.placement.groups if group.count})
+    types = value_or_none(facts.types) or {}
+    names = sorted({group.instance_type.removeprefix("ml.") for group in nodes.placement.groups if group.count})
     fast = [name for name in names if name in types and types[name].efa]
-    directions = (("in", found.ingress), ("out", found.egress))
-    return fast, [word for word, rules in directions if not admits_everything_from(rules, found.peer.groups)]
+    directions = (("in", nodes.ingress), ("out", nodes.egress))
+    return fast, [word for word, rules in directions if not admits_everything_from(rules, nodes.peer.groups)]
 
 
 def _is_outside(network: IPv4Network) -> bool:

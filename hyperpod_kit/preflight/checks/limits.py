@@ -8,30 +8,30 @@ from typing import Iterator
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 from hyperpod_kit.preflight.placement import TYPES
 
 
-def quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The quota of each instance type, of a cluster and of all clusters is not exceeded."""
-    applied = known(facts.quotas)
+    applied = value_or_none(facts.quotas)
     if applied is None:
         return
-    clusters = known(facts.used) or {}
-    others: Counter[str] = Counter()
+    clusters = value_or_none(facts.used) or {}
+    used_elsewhere: Counter[str] = Counter()
     for name, types in clusters.items():
         if name != settings.cluster.name:
-            others.update(types)
-    wanted: Counter[str] = Counter()
+            used_elsewhere.update(types)
+    requested: Counter[str] = Counter()
     for group in settings.cluster.groups:
-        wanted[group.instance_type] += group.count
+        requested[group.instance_type] += group.count
     for index, group in enumerate(settings.cluster.groups):
-        if group.instance_type not in wanted:
+        if group.instance_type not in requested:
             continue  # said with an earlier group
-        count, path = wanted.pop(group.instance_type), f"{TYPES}[{index}]"
+        count, path = requested.pop(group.instance_type), f"{TYPES}[{index}]"
         quota = applied.get(for_type(group.instance_type))
         if quota is not None:
-            yield from _exceeded(path, quota, count, others[group.instance_type], settings)
+            yield from _exceeded(path, quota, count, used_elsewhere[group.instance_type], settings)
         elif count:
             yield Finding(
                 "HPK-V602",
@@ -41,26 +41,29 @@ def quotas(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 WARNING,
             )
     total = sum(group.count for group in settings.cluster.groups)
-    for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(others.values()))):
+    for name, used in ((PER_CLUSTER, 0), (ALTOGETHER, sum(used_elsewhere.values()))):
         if name in applied:
             yield from _exceeded(TYPES, applied[name], total, used, settings)
 
 
-def secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every secret and parameter that nodes fetch is there."""
     for index, secret in enumerate(settings.secrets):
         if facts.secrets.get(secret.arn) is False:
+            kind = "parameter"
+            if secret.service == "secretsmanager":
+                kind = "secret"
             yield Finding(
                 "HPK-V701",
                 f"hyperpod_kit.secrets[{index}].arn",
-                f"there is no {'secret' if secret.service == 'secretsmanager' else 'parameter'} {secret.arn}",
+                f"there is no {kind} {secret.arn}",
                 "Create it, or correct the ARN",
             )
 
 
-def not_yet(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_name_unused(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A cluster of this name is there already: what differs from it is for update-cluster."""
-    clusters = known(facts.used)
+    clusters = value_or_none(facts.used)
     if clusters is not None and settings.cluster.name in clusters:
         nodes = sum(clusters[settings.cluster.name].values())
         yield Finding(
@@ -72,14 +75,19 @@ def not_yet(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         )
 
 
-def _exceeded(path: str, quota: Quota, wanted: int, used: int, settings: Settings) -> Iterator[Finding]:
-    if wanted + used <= quota.value:
+def _exceeded(path: str, quota: Quota, requested: int, used: int, settings: Settings) -> Iterator[Finding]:
+    if requested + used <= quota.value:
         return
-    beside = f" beside {used} of other clusters" if used else ""
+    beside = ""
+    if used:
+        beside = f" beside {used} of other clusters"
+    count_path = path
+    if path != TYPES:
+        count_path = f"{path}.count"
     yield Finding(
         "HPK-V601",
-        f"{path}.count" if path != TYPES else path,
-        f"the quota `{quota.name}` is {quota.value:g}, the configuration has {wanted} nodes{beside}",
+        count_path,
+        f"the quota `{quota.name}` is {quota.value:g}, the configuration has {requested} nodes{beside}",
         f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
-        f"--desired-value {wanted + used} --region {settings.cluster.region}",
+        f"--desired-value {requested + used} --region {settings.cluster.region}",
     )

@@ -7,43 +7,43 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.secrets import ARN
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Endpoint, RouteTable, Subnet, known
+from hyperpod_kit.preflight.aws_facts.network import SUBNETS
+from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, Endpoint, RouteTable, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import TYPES, placement_of, placements
-from hyperpod_kit.preflight.queries.network import SUBNETS
 
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 
-def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet and security group exists."""
-    network, here = facts.network, settings.cluster.region
-    subnets = known(network.subnets) if network else None
-    found = {subnet.id for subnet in subnets or ()}
+    network, region = facts.network, settings.cluster.region
+    subnets = facts.known_subnets
+    existing_ids = {subnet.id for subnet in subnets or ()}
     for placement in placements(settings):
         for index, subnet_id in enumerate(placement.vpc.subnet_ids):
-            if subnets is not None and subnet_id not in found:
+            if subnets is not None and subnet_id not in existing_ids:
                 yield Finding(
                     "HPK-V301",
                     f"{placement.subnets_path}[{index}]",
-                    f"there is no subnet `{subnet_id}` in {here} that this account can see",
-                    f"aws ec2 describe-subnets --region {here} lists them",
+                    f"there is no subnet `{subnet_id}` in {region} that this account can see",
+                    f"aws ec2 describe-subnets --region {region} lists them",
                 )
         for index, group_id in enumerate(placement.vpc.security_group_ids):
-            if network is not None and network.groups.get(group_id, UNKNOWN) is None:
+            if network is not None and network.groups.get(group_id, NOT_QUERIED) is None:
                 yield Finding(
                     "HPK-V302",
                     f"{placement.groups_path}[{index}]",
-                    f"there is no security group `{group_id}` in {here} that this account can see",
-                    f"aws ec2 describe-security-groups --region {here} lists them",
+                    f"there is no security group `{group_id}` in {region} that this account can see",
+                    f"aws ec2 describe-security-groups --region {region} lists them",
                 )
 
 
-def one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Subnets and security groups belong to one VPC."""
     if facts.network is None:
         return
-    owners = {subnet.id: subnet.vpc_id for subnet in known(facts.network.subnets) or ()}
+    owners = {subnet.id: subnet.vpc_id for subnet in value_or_none(facts.network.subnets) or ()}
     for placement in placements(settings):
         for group_id in placement.vpc.security_group_ids:
             group = facts.network.group(group_id)
@@ -59,9 +59,9 @@ def one_vpc(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         )
 
 
-def private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """No subnet sends what leaves it to an internet gateway: nodes have no public address and would reach nothing."""
-    for path, subnet, table in _tables(settings, facts):
+    for path, subnet, table in _subnet_tables(settings, facts):
         for route in table.routes:
             if route.active and route.destination in EVERYWHERE and route.target.startswith("igw-"):
                 yield Finding(
@@ -73,11 +73,11 @@ def private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 break
 
 
-def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_route_tables_visible(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet's route table is visible; those of a subnet that another account shares are not."""
-    subnets = known(facts.network.subnets) if facts.network else None
-    tables = known(facts.network.tables) if facts.network else None
-    judged = {subnet.id for _, subnet, _ in _tables(settings, facts)}
+    subnets = facts.known_subnets
+    tables = value_or_none(facts.network.tables) if facts.network else None
+    judged = {subnet.id for _, subnet, _ in _subnet_tables(settings, facts)}
     for subnet in subnets or ():
         path = placement_of(settings, subnet.id)
         if tables is not None and subnet.id not in judged and path is not None:
@@ -91,14 +91,14 @@ def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def way_to_s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
     network = facts.network
-    endpoints = known(network.endpoints) if network else None
+    endpoints = facts.known_endpoints
     if network is None or endpoints is None or not needs_s3(settings):
         return
-    for path, subnet, table in _tables(settings, facts):
-        if not _exit(table) and not _has_s3(table, endpoints, subnet.vpc_id) and not _public(table):
+    for path, subnet, table in _subnet_tables(settings, facts):
+        if not _has_default_route(table) and not _has_s3(table, endpoints, subnet.vpc_id) and not _public(table):
             yield Finding(
                 "HPK-V305",
                 path,
@@ -108,27 +108,27 @@ def way_to_s3(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where nothing leads out, what nodes fetch besides S3 has an endpoint."""
     network = facts.network
-    endpoints = known(network.endpoints) if network else None
+    endpoints = facts.known_endpoints
     if network is None or endpoints is None:
         return
-    wanted = {
+    path_of_service = {
         secret.service: f"hyperpod_kit.secrets[{index}]"
         for index, secret in enumerate(settings.secrets)
         if ARN.fullmatch(secret.arn)
     }
     urls = [index for index, listed in enumerate(settings.packages) if listed.package.url]
-    for _, subnet, table in _tables(settings, facts):
-        if _exit(table) or _public(table):
+    for _, subnet, table in _subnet_tables(settings, facts):
+        if _has_default_route(table) or _public(table):
             continue
         have = {endpoint.service for endpoint in endpoints if endpoint.vpc_id == subnet.vpc_id}
-        for service, place in wanted.items():
+        for service, path in path_of_service.items():
             if service not in have:
                 yield Finding(
                     "HPK-V306",
-                    place,
+                    path,
                     f"nothing leads from {subnet.id} to {service}: no default route, no endpoint of it in the VPC",
                     f"Add an interface endpoint of {service} to the VPC, or a NAT gateway",
                     WARNING,
@@ -143,15 +143,17 @@ def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_dns(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The VPC resolves names and has host names: file systems are mounted by name."""
     by_name = [mount for mount in settings.mounts if mount.traits.in_vpc]
     if facts.network is None or not by_name:
         return
-    for vpc_id, answer in facts.network.dns.items():
-        dns = known(answer)
+    for vpc_id, queried in facts.network.dns.items():
+        dns = value_or_none(queried)
         missing = [
-            word for word, there in zip(("enableDnsSupport", "enableDnsHostnames"), dns or (True, True)) if not there
+            word
+            for word, enabled in zip(("enableDnsSupport", "enableDnsHostnames"), dns or (True, True))
+            if not enabled
         ]
         if missing:
             yield Finding(
@@ -162,10 +164,10 @@ def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def room(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The subnets have an address for each node that there is not yet; some types take more than one."""
-    subnets = known(facts.network.subnets) if facts.network else None
-    running = sum((known(facts.used) or {}).get(settings.cluster.name, {}).values())
+    subnets = facts.known_subnets
+    running = sum((value_or_none(facts.used) or {}).get(settings.cluster.name, {}).values())
     everywhere = placements(settings)
     if not subnets or (running and len(everywhere) > 1):
         return  # which network the running nodes are in is not known
@@ -180,21 +182,21 @@ def room(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """EC2 has the instance types in a zone of the subnets; SageMaker's own capacity may differ, hence a warning."""
-    subnets = known(facts.network.subnets) if facts.network else None
-    offered, types = known(facts.offered), known(facts.types)
+    subnets = facts.known_subnets
+    offered, types = value_or_none(facts.offered), value_or_none(facts.types)
     if not subnets or offered is None or types is None:
         return
-    said: set[str] = set()
+    reported: set[str] = set()
     for placement in placements(settings):
         have = {subnet.zone for subnet in subnets if subnet.id in placement.vpc.subnet_ids}
         for group in placement.groups:
             name = group.instance_type.removeprefix("ml.")
             where = sorted(zone for kind, zone in offered if kind == name)
-            if name not in types or not have or have & set(where) or name in said:
+            if name not in types or not have or have & set(where) or name in reported:
                 continue
-            said.add(name)
+            reported.add(name)
             yield Finding(
                 "HPK-V310",
                 f"{TYPES}[{settings.cluster.groups.index(group)}].instance_type",
@@ -210,16 +212,16 @@ def needs_s3(settings: Settings) -> bool:
     return bool(settings.entry_script) or any(INQUIRIES[mount.kind].bucket is not None for mount in settings.mounts)
 
 
-def _tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
-    """Each subnet with its path and its route table: its own, or the main one of its VPC."""
+def _subnet_tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
+    """Yield each subnet with its path and its route table: its own, or the main one of its VPC."""
     network = facts.network
     if network is None:
         return
-    tables = known(network.tables) or ()
-    for subnet in known(network.subnets) or ():
-        own = next((table for table in tables if subnet.id in table.subnets), None)
+    tables = value_or_none(network.tables) or ()
+    for subnet in value_or_none(network.subnets) or ():
+        subnet_table = next((table for table in tables if subnet.id in table.subnets), None)
         main = next((table for table in tables if table.main and table.vpc_id == subnet.vpc_id), None)
-        table, path = own or main, placement_of(settings, subnet.id)
+        table, path = subnet_table or main, placement_of(settings, subnet.id)
         if table is not None and path is not None:
             yield path, subnet, table
 
@@ -230,7 +232,7 @@ def _public(table: RouteTable) -> bool:
     )
 
 
-def _exit(table: RouteTable) -> bool:
+def _has_default_route(table: RouteTable) -> bool:
     return any(
         route.active and route.destination == EVERYWHERE[0] and not _leads_nowhere(route.target)
         for route in table.routes
@@ -251,4 +253,6 @@ def _has_s3(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bo
 
 
 def _option(attribute: str) -> str:
-    return "enable-dns-support" if attribute == "enableDnsSupport" else "enable-dns-hostnames"
+    if attribute == "enableDnsSupport":
+        return "enable-dns-support"
+    return "enable-dns-hostnames"

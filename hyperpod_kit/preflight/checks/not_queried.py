@@ -9,14 +9,14 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import AccountFacts
 
 
-def not_checked(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """One warning a question: the caller's own role has no permission, or nobody answered."""
+def check_all_queried(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+    """Warn once for each query that failed: the caller's role has no permission, or nobody answered."""
     for missing in facts.not_queried:
         if missing.denied:
             yield Finding(
                 "HPK-V001",
                 missing.path,
-                f"not checked: {missing.what} ({missing.why})",
+                f"not checked: {missing.what} ({missing.reason})",
                 f"Allow {facts.caller.arn} the action {missing.action}, which reads only",
                 WARNING,
             )
@@ -24,7 +24,7 @@ def not_checked(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V002",
                 missing.path,
-                f"not checked: {missing.what} ({missing.why})",
+                f"not checked: {missing.what} ({missing.reason})",
                 "Run the same command again",
                 WARNING,
             )

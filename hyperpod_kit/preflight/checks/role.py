@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.iam import ALLOWED, Decision
-from hyperpod_kit.aws.policies import lets_in
+from hyperpod_kit.aws.policies import allows
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, RoleFacts, known
-from hyperpod_kit.preflight.need import Need
-from hyperpod_kit.preflight.needs import needs
-from hyperpod_kit.preflight.placement import RoleOf, roles
+from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, NotQueried, RoleFacts, value_or_none
+from hyperpod_kit.preflight.permission import Permission
+from hyperpod_kit.preflight.placement import NodeRole, roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import SERVICE, trusts_sagemaker
 
 
-def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every role exists in the caller's account, and its trust policy names SageMaker."""
     for role in roles(settings):
         if role.account and role.account != facts.caller.account:
@@ -28,18 +28,20 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 "Use a role of your account, or credentials of the role's",
             )
             continue
-        found = facts.roles.get(role.arn, UNKNOWN)
-        if isinstance(found, NotQueried):
+        role_facts = facts.roles.get(role.arn, NOT_QUERIED)
+        if isinstance(role_facts, NotQueried):
             continue
-        if found is None or found.arn != role.arn:
-            only = f", only {found.arn}" if found else ""
+        if role_facts is None or role_facts.arn != role.arn:
+            only = ""
+            if role_facts:
+                only = f", only {role_facts.arn}"
             yield Finding(
                 "HPK-V202",
                 role.path,
                 f"there is no role {role.arn}{only}",
                 "hyperpod-kit policy --trust prints who may be it: aws iam create-role takes that",
             )
-        elif not trusts_sagemaker(found.trust, role.account):
+        elif not trusts_sagemaker(role_facts.trust, role.account):
             yield Finding(
                 "HPK-V203",
                 role.path,
@@ -48,54 +50,64 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def allowed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """IAM would allow every action that the nodes need."""
     for role in roles(settings):
-        found = facts.roles.get(role.arn)
-        if found is None or (isinstance(found, RoleFacts) and found.arn != role.arn):
+        role_facts = facts.roles.get(role.arn)
+        if role_facts is None or (isinstance(role_facts, RoleFacts) and role_facts.arn != role.arn):
             continue  # no role, another one than the one that was simulated, or no ARN at all
-        for need in needs(settings, role):
-            decisions = known(facts.decisions.get((role.arn, need.sid)))
-            refused = [one for one in decisions or () if one.decision != ALLOWED]
-            if not refused or _let_in_by_the_file_system(facts, role, need, refused):
+        for permission in required_permissions(settings, role):
+            decisions = value_or_none(facts.decisions.get((role.arn, permission.sid)))
+            refused = [decision for decision in decisions or () if decision.decision != ALLOWED]
+            if not refused or _allowed_by_file_system(facts, role, permission, refused):
                 continue
+            severity = ERROR
+            if permission.optional:
+                severity = WARNING
             yield Finding(
                 "HPK-V204",
-                need.path,
+                permission.path,
                 f"role {role.name} may not {_actions(refused)} on {_resources(refused)}, and without that there is no "
-                f"{need.why}{_because(refused)}",
+                f"{permission.purpose}{_denial_reason(refused)}",
                 "hyperpod-kit policy prints the least policy that the role needs: aws iam put-role-policy takes that",
-                WARNING if need.optional else ERROR,
+                severity,
             )
 
 
-def _let_in_by_the_file_system(facts: AccountFacts, role: RoleOf, need: Need, refused: Sequence[Decision]) -> bool:
+def _allowed_by_file_system(
+    facts: AccountFacts, role: NodeRole, permission: Permission, refused: Sequence[Decision]
+) -> bool:
     """Whether the policy of an EFS file system allows what the role's own does not: one of the two is enough.
 
     Without a policy EFS lets every client in; a policy that could not be read is given the benefit of the doubt.
     """
-    denied = any(one.decision == "explicitDeny" for one in refused)
-    if denied or not need.actions[0].startswith("elasticfilesystem:Client"):
+    denied = any(decision.decision == "explicitDeny" for decision in refused)
+    if denied or not permission.actions[0].startswith("elasticfilesystem:Client"):
         return False
-    region, file_system_id = need.resources[0].split(":")[3], need.resources[0].rpartition("/")[2]
-    system = known(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
+    region, file_system_id = permission.resources[0].split(":")[3], permission.resources[0].rpartition("/")[2]
+    system = value_or_none(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
     if system is None or isinstance(system.policy, NotQueried):
         return True
-    return system.policy is None or all(lets_in(system.policy, role.arn, one.action) for one in refused)
+    return system.policy is None or all(allows(system.policy, role.arn, decision.action) for decision in refused)
 
 
 def _actions(refused: Sequence[Decision]) -> str:
-    return ", ".join(sorted({one.action for one in refused}))
+    return ", ".join(sorted({decision.action for decision in refused}))
 
 
 def _resources(refused: Sequence[Decision]) -> str:
-    return ", ".join(sorted({one.resource for one in refused}))
+    return ", ".join(sorted({decision.resource for decision in refused}))
 
 
-def _because(refused: Sequence[Decision]) -> str:
-    """What besides a missing Allow forbids it: another Allow would not help then."""
-    limits = sorted({limit for one in refused for limit in one.limits})
-    words: Optional[str] = " and ".join(limits) or None
-    if any(one.decision == "explicitDeny" for one in refused):
-        words = f"{words}, and a statement denies it" if words else "a statement denies it"
-    return f" ({words})" if words else ""
+def _denial_reason(refused: Sequence[Decision]) -> str:
+    """Say what besides a missing Allow forbids it: another Allow would not help then."""
+    limits = sorted({limit for decision in refused for limit in decision.limits})
+    reason: Optional[str] = " and ".join(limits) or None
+    if any(decision.decision == "explicitDeny" for decision in refused):
+        if reason:
+            reason = f"{reason}, and a statement denies it"
+        else:
+            reason = "a statement denies it"
+    if reason:
+        return f" ({reason})"
+    return ""

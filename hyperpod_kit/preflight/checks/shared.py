@@ -6,122 +6,133 @@ from typing import Any, Iterator, NamedTuple
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_of, file_system_queries
 from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
-from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, NotQueried, Subnet, known
+from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FileSystem, NotQueried, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import SharedService
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import placements
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery, answer_for, wanted
+from hyperpod_kit.preflight.placement import carrying_subnet_ids
 
 NFS = 2049
 READY = ("available", "updating")
 
 
-class FoundFileSystem(NamedTuple):
+class ExistingFileSystem(NamedTuple):
     """A file system that is there, as the configuration names it. `service`: aws's word for it."""
 
-    want: FileSystemQuery
+    requested: FileSystemQuery
     system: FileSystem
     service: str
 
 
-def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
     for kind, service in _services():
-        for want in wanted(settings, kind):
-            system = facts.file_systems.get(kind, {}).get((want.region, want.id), UNKNOWN)
+        for requested in file_system_queries(settings, kind):
+            system = facts.file_systems.get(kind, {}).get((requested.region, requested.id), NOT_QUERIED)
             if system is None:
                 yield Finding(
                     "HPK-V401",
-                    want.path,
-                    f"there is no {service.name} file system `{want.id}` in {want.region}",
-                    f"{service.listing} --region {want.region} lists them",
+                    requested.path,
+                    f"there is no {service.name} file system `{requested.id}` in {requested.region}",
+                    f"{service.listing} --region {requested.region} lists them",
                 )
             elif isinstance(system, FileSystem) and system.state.lower() not in READY:
                 yield Finding(
                     "HPK-V402",
-                    want.path,
-                    f"{want.id} is {system.state.lower()}",
+                    requested.path,
+                    f"{requested.id} is {system.state.lower()}",
                     "Wait until it is available, then again",
                 )
 
 
-def targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_mount_targets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Each zone of the nodes has a mount target in their VPC: the file system's name resolves in no other zone."""
-    for found in _systems(settings, facts):
-        endpoints, subnets = known(found.system.endpoints), _subnets(settings, facts, found)
-        if endpoints is None or not subnets or found.want.region != settings.cluster.region:
+    for existing in _systems(settings, facts):
+        endpoints, subnets = value_or_none(existing.system.endpoints), _subnets(settings, facts, existing)
+        if endpoints is None or not subnets or existing.requested.region != settings.cluster.region:
             continue
         vpcs, names = {subnet.vpc_id for subnet in subnets}, {subnet.zone: subnet.zone_name for subnet in subnets}
-        ours = [endpoint for endpoint in endpoints if endpoint.vpc_id in vpcs]
-        if endpoints and not ours:
-            others = ", ".join(sorted({endpoint.vpc_id for endpoint in endpoints}))
+        vpc_endpoints = [endpoint for endpoint in endpoints if endpoint.vpc_id in vpcs]
+        if endpoints and not vpc_endpoints:
+            other_vpcs = ", ".join(sorted({endpoint.vpc_id for endpoint in endpoints}))
             yield Finding(
                 "HPK-V404",
-                found.want.path,
-                f"the mount targets of {found.want.id} are in {others}, the nodes are in {', '.join(sorted(vpcs))}",
+                existing.requested.path,
+                f"the mount targets of {existing.requested.id} are in {other_vpcs}, the nodes are in "
+                f"{', '.join(sorted(vpcs))}",
                 "Use a file system of the nodes' VPC, or make its mount targets there",
             )
             continue
-        missing = sorted(set(names) - {endpoint.zone for endpoint in ours if endpoint.ready})
+        missing = sorted(set(names) - {endpoint.zone for endpoint in vpc_endpoints if endpoint.ready})
         if missing:
-            one_zone = f", a One Zone file system of {found.system.zone}," if found.system.zone else ""
+            if existing.system.zone:
+                one_zone = f", a One Zone file system of {existing.system.zone},"
+                hint = "Use subnets in its zone only"
+            else:
+                one_zone = ""
+                hint = f"aws {existing.service} create-mount-target for a subnet of each of these zones"
             yield Finding(
                 "HPK-V403",
-                found.want.path,
-                f"{found.want.id}{one_zone} has no available mount target in "
+                existing.requested.path,
+                f"{existing.requested.id}{one_zone} has no available mount target in "
                 f"{', '.join(f'{names[zone]} ({zone})' for zone in missing)}, where nodes would be",
-                "Use subnets in its zone only"
-                if found.system.zone
-                else f"aws {found.service} create-mount-target for a subnet of each of these zones",
+                hint,
             )
 
 
-def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let NFS through, out of the nodes and into the mount targets of their zones."""
-    for found in _systems(settings, facts):
-        places = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, found)}
+    for existing in _systems(settings, facts):
+        zones = {(subnet.vpc_id, subnet.zone) for subnet in _subnets(settings, facts, existing)}
         near = [
-            endpoint for endpoint in known(found.system.endpoints) or () if (endpoint.vpc_id, endpoint.zone) in places
+            endpoint
+            for endpoint in value_or_none(existing.system.endpoints) or ()
+            if (endpoint.vpc_id, endpoint.zone) in zones
         ]
-        for shut in to_endpoints(settings, facts, found.want.mounts, near, (NFS,)):
-            group = shut.groups[0] if shut.groups else "the mount target's security group"
+        for shut in to_endpoints(settings, facts, existing.requested.mounts, near, (NFS,)):
+            group = "the mount target's security group"
+            if shut.groups:
+                group = shut.groups[0]
             yield Finding(
                 "HPK-V405",
-                found.want.path,
+                existing.requested.path,
                 f"TCP {ports_text(shut.ports)} is shut: {shut.where}",
                 f"Allow it in {group}",
             )
 
 
-def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for written, written_at in settings.written_mounts:
+    for written, written_at in settings.sourced_mounts:
         mount: Any = written
         if mount.access_point_id is None:
             continue
-        system = answer_for(settings, facts, mount)
+        system = file_system_of(settings, facts, mount)
         if system is None or mount.access_point_id not in system.points:
             continue
-        answer = system.points[mount.access_point_id]
-        at = written_at if written_at.endswith(".homes") else f"{written_at}.access_point_id"
-        if answer is None:
+        point = system.points[mount.access_point_id]
+        if written_at.endswith(".homes"):
+            at = written_at
+        else:
+            at = f"{written_at}.access_point_id"
+        if point is None:
             yield Finding(
                 "HPK-V406",
                 at,
                 f"there is no access point `{mount.access_point_id}`",
                 "hyperpod-kit users apply makes those of homes; others: aws efs describe-access-points",
             )
-        elif isinstance(answer, NotQueried):
+        elif isinstance(point, NotQueried):
             continue
-        elif answer.file_system_id != mount.file_system_id:
+        elif point.file_system_id != mount.file_system_id:
             yield Finding(
                 "HPK-V407",
                 at,
-                f"access point `{mount.access_point_id}` belongs to {answer.file_system_id}, not to {system.id}",
+                f"access point `{mount.access_point_id}` belongs to {point.file_system_id}, not to {system.id}",
                 "Name the file system that it belongs to, or another access point",
             )
-        elif not answer.ready:
+        elif not point.ready:
             yield Finding(
                 "HPK-V408", at, f"access point `{mount.access_point_id}` is not available", "Wait, or make another one"
             )
@@ -132,21 +143,15 @@ def _services() -> list[tuple[str, SharedService]]:
     return [(kind, its.shared) for kind, its in INQUIRIES.items() if its.shared is not None]
 
 
-def _systems(settings: Settings, facts: AccountFacts) -> Iterator[FoundFileSystem]:
+def _systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSystem]:
     for kind, service in _services():
-        for want in wanted(settings, kind):
-            system = known(facts.file_systems.get(kind, {}).get((want.region, want.id)))
+        for requested in file_system_queries(settings, kind):
+            system = value_or_none(facts.file_systems.get(kind, {}).get((requested.region, requested.id)))
             if system is not None:
-                yield FoundFileSystem(want, system, service.word)
+                yield ExistingFileSystem(requested, system, service.word)
 
 
-def _subnets(settings: Settings, facts: AccountFacts, found: FoundFileSystem) -> list[Subnet]:
+def _subnets(settings: Settings, facts: AccountFacts, existing: ExistingFileSystem) -> list[Subnet]:
     """The subnets of the nodes that carry a mount of the file system."""
-    ids = {
-        name
-        for placement in placements(settings)
-        if placement.carries(found.want.mounts)
-        for name in placement.vpc.subnet_ids
-    }
-    subnets = known(facts.network.subnets) if facts.network else None
-    return [subnet for subnet in subnets or () if subnet.id in ids]
+    ids = carrying_subnet_ids(settings, existing.requested.mounts)
+    return [subnet for subnet in facts.known_subnets or () if subnet.id in ids]

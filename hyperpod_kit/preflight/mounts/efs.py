@@ -5,90 +5,97 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.efs import Efs
-from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
+from hyperpod_kit.aws.policies import MOUNT, allows, open_statements
 from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.homes import NO_ACCESS_POINT, PLACE
+from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, file_system_of, with_groups
 from hyperpod_kit.preflight.facts import (
     AccessPointFacts,
     AccountFacts,
-    Answer,
     FileSystem,
     NotQueried,
+    Queried,
     StorageEndpoint,
-    known,
+    value_or_none,
 )
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.need import Account, Carried, Need, sid_of
-from hyperpod_kit.preflight.placement import RoleOf, roles
-from hyperpod_kit.preflight.queries.client import QueryClient
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery, answer_for, with_groups
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_of
+from hyperpod_kit.preflight.placement import NodeRole, roles
 
 ONE_BY_ONE = 3
 """Up to so many access points are asked for by id; more come from one listing of their file system."""
 
 
-def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
+def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
     """EFS that is mounted with IAM. Homes and shares are not here: their file system's own policy lets the role in."""
-    found: dict[str, None] = {}
+    arns: dict[str, None] = {}
     for mount, at in carried:
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
-        found.setdefault(arn)
-        if not mount.iam or at == PLACE:
+        arns.setdefault(arn)
+        if not mount.iam or at == HOMES_PATH:
             continue
-        through: dict[str, tuple[str, ...]] = {}
+        context: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
             point = account.arn("elasticfilesystem", f"access-point/{mount.access_point_id}", mount.region)
-            through = {"elasticfilesystem:AccessPointArn": (point,)}
+            context = {"elasticfilesystem:AccessPointArn": (point,)}
         verbs = tuple(f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write"))
-        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), through)
-    if found:
-        yield Need(
+        yield Permission(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
+    if arns:
+        yield Permission(
             "FindMountTargets",
             "finding the mount targets of EFS where the name does not resolve",
             role.path,
             ("elasticfilesystem:DescribeMountTargets",),
-            tuple(found),
+            tuple(arns),
             optional=True,
         )
 
 
-def query(client: QueryClient, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
-    """One EFS file system, None when there is no such one."""
-    calls = client.service(Efs, want.region)
-    described = client.ask(
+def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
+    """Describe one EFS file system, None when there is no such one."""
+    calls = client.service(Efs, requested.region)
+    described = client.query(
         "elasticfilesystem:DescribeFileSystems",
-        want.path,
-        f"whether {want.id} is there",
-        lambda: _or_none("FileSystemNotFound", lambda: calls.file_system(want.id)),
+        requested.path,
+        f"whether {requested.id} is there",
+        lambda: _or_none("FileSystemNotFound", lambda: calls.file_system(requested.id)),
     )
     if described is None or isinstance(described, NotQueried):
         return described
-    targets = client.ask(
+    targets = client.query(
         "elasticfilesystem:DescribeMountTargets",
-        want.path,
-        f"whether the nodes reach a mount target of {want.id}",
-        lambda: calls.mount_targets(want.id),
+        requested.path,
+        f"whether the nodes reach a mount target of {requested.id}",
+        lambda: calls.mount_targets(requested.id),
     )
-    policy = client.ask(
+    policy = client.query(
         "elasticfilesystem:DescribeFileSystemPolicy",
-        want.path,
-        f"whether the policy of {want.id} lets the nodes in",
-        lambda: calls.policy(want.id),
+        requested.path,
+        f"whether the policy of {requested.id} lets the nodes in",
+        lambda: calls.policy(requested.id),
     )
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    if isinstance(targets, NotQueried):
+        endpoints = targets
+    else:
+        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(
-        want.id,
+        requested.id,
         described["LifeCycleState"],
         described.get("AvailabilityZoneId"),
-        targets if isinstance(targets, NotQueried) else tuple(_endpoint(client, calls, want, one) for one in targets),
+        endpoints,
         policy,
-        _points(client, calls, want),
+        _fetch_access_points(client, calls, requested),
     )
 
 
-def _endpoint(client: QueryClient, calls: Efs, want: FileSystemQuery, target: Mapping[str, Any]) -> StorageEndpoint:
+def _endpoint(
+    client: QueryClient, calls: Efs, requested: FileSystemQuery, target: Mapping[str, Any]
+) -> StorageEndpoint:
     endpoint = StorageEndpoint(
         target["MountTargetId"],
         target["AvailabilityZoneId"],
@@ -98,33 +105,35 @@ def _endpoint(client: QueryClient, calls: Efs, want: FileSystemQuery, target: Ma
         target["LifeCycleState"] == "available",
     )
     return with_groups(
-        client, "elasticfilesystem:DescribeMountTargetSecurityGroups", want, endpoint, calls.security_groups
+        client, "elasticfilesystem:DescribeMountTargetSecurityGroups", requested, endpoint, calls.security_groups
     )
 
 
-def _points(client: QueryClient, calls: Efs, want: FileSystemQuery) -> dict[str, Answer[Optional[AccessPointFacts]]]:
+def _fetch_access_points(
+    client: QueryClient, calls: Efs, requested: FileSystemQuery
+) -> dict[str, Queried[Optional[AccessPointFacts]]]:
     action = "elasticfilesystem:DescribeAccessPoints"
     listed: Sequence[AccessPointFacts] = ()
-    if len(want.points) > ONE_BY_ONE:
-        answer = client.ask(
+    if len(requested.points) > ONE_BY_ONE:
+        listing = client.query(
             action,
-            want.path,
-            f"whether the access points of {want.id} are there",
-            lambda: [_point(entry) for entry in calls.access_points(want.id)],
+            requested.path,
+            f"whether the access points of {requested.id} are there",
+            lambda: [_point(entry) for entry in calls.access_points(requested.id)],
         )
-        if isinstance(answer, NotQueried):
-            return dict.fromkeys(want.points, answer)
-        listed = answer
-    there: dict[str, Answer[Optional[AccessPointFacts]]] = {point.id: point for point in listed}
-    for point in want.points:
-        if point not in there:
-            there[point] = client.ask(
+        if isinstance(listing, NotQueried):
+            return dict.fromkeys(requested.points, listing)
+        listed = listing
+    points_by_id: dict[str, Queried[Optional[AccessPointFacts]]] = {point.id: point for point in listed}
+    for point in requested.points:
+        if point not in points_by_id:
+            points_by_id[point] = client.query(
                 action,
-                want.path,
+                requested.path,
                 f"whether access point {point} is there",
                 lambda point=point: _point(calls.access_point(point)),  # type: ignore[misc]
             )
-    return {point: there[point] for point in want.points}
+    return {point: points_by_id[point] for point in requested.points}
 
 
 def _point(entry: Optional[Mapping[str, Any]]) -> Any:
@@ -136,7 +145,7 @@ def _point(entry: Optional[Mapping[str, Any]]) -> Any:
 
 
 def _or_none(code: str, call: Any) -> Any:
-    """`call()`, or None when AWS answers with `code`."""
+    """Return what `call` returns, None when AWS answers with `code`."""
     try:
         return call()
     except AwsError as err:
@@ -145,17 +154,19 @@ def _or_none(code: str, call: Any) -> Any:
         return None
 
 
-def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
-    for mount, at in settings.written(EfsMount):
-        system = answer_for(settings, facts, mount)
-        said = known(system.policy) if system else None
-        if said is None:
+    for mount, at in settings.mounts_of_kind(EfsMount):
+        system = file_system_of(settings, facts, mount)
+        document = None
+        if system:
+            document = value_or_none(system.policy)
+        if document is None:
             continue
-        if at == PLACE:
+        if at == HOMES_PATH:
             for role in roles(settings):
-                if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
-                    said, role.arn, MOUNT
+                if any(mount.is_carried_by(group.role, group.name) for group in role.groups) and not allows(
+                    document, role.arn, MOUNT
                 ):
                     yield Finding(
                         "HPK-V410",
@@ -163,41 +174,51 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                         f"the policy of {mount.file_system_id} does not let {role.arn} mount homes",
                         "hyperpod-kit users apply puts a policy that lets the cluster's role in",
                     )
-        elif not mount.iam and not open_statements(said):
-            let_in = any(lets_in(said, role.arn, MOUNT) for role in roles(settings))
+        elif not mount.iam and not open_statements(document):
+            let_in = any(allows(document, role.arn, MOUNT) for role in roles(settings))
+            advice = ", and let the role in"
+            if let_in:
+                advice = ""
             yield Finding(
                 "HPK-V409",
                 f"{at}.iam",
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
-                "Set iam to true" + ("" if let_in else ", and let the role in"),
+                "Set iam to true" + advice,
             )
 
 
-def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
+def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
-    seen = set()
-    for mount, at in settings.written(EfsMount):
-        system = answer_for(settings, facts, mount)
-        if system is None or isinstance(system.policy, NotQueried) or system.id in seen:
+    checked_ids = set()
+    for mount, at in settings.mounts_of_kind(EfsMount):
+        system = file_system_of(settings, facts, mount)
+        if system is None or isinstance(system.policy, NotQueried) or system.id in checked_ids:
             continue
-        seen.add(system.id)
+        checked_ids.add(system.id)
         open_to_all = open_statements(system.policy)
         if system.policy is not None and not open_to_all:
             continue
-        why = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
+        reason = "it has no policy"
+        if open_to_all:
+            reason = f"its policy lets everybody in ({open_to_all[0]})"
+        if at == HOMES_PATH:
+            path = at
+        else:
+            path = f"{at}.file_system_id"
         yield Finding(
             "HPK-V411",
-            at if at == PLACE else f"{at}.file_system_id",
-            f"{system.id}: {why}: who reaches it over the network mounts it, as anybody he says he is, root included",
+            path,
+            f"{system.id}: {reason}: who reaches it over the network mounts it, as anybody he says he is, "
+            f"root included",
             "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
             WARNING,
         )
 
 
 KIND = MountInquiry(
-    needs=needs,
-    shared=SharedService("EFS", "efs", "aws efs describe-file-systems", query),
+    permissions=permissions,
+    shared=SharedService("EFS", "efs", "aws efs describe-file-systems", fetch_file_system),
     fsx=None,
     bucket=None,
-    checks=(policy, closed),  # HPK-V4
+    checks=(check_policy_admits, check_policy_restricts),  # HPK-V4
 )

@@ -7,11 +7,11 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import AccountFacts, Answer, FileSystem, FsxFileSystem
-from hyperpod_kit.preflight.need import Account, Carried, Need
-from hyperpod_kit.preflight.placement import RoleOf
-from hyperpod_kit.preflight.queries.client import QueryClient
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
+from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, FsxFileSystem, Queried
+from hyperpod_kit.preflight.permission import Account, Carried, Permission
+from hyperpod_kit.preflight.placement import NodeRole
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SharedService:
     name: str
     word: str
     listing: str
-    query: Callable[[QueryClient, FileSystemQuery], Answer[Optional[FileSystem]]]
+    fetch: Callable[[QueryClient, FileSystemQuery], Queried[Optional[FileSystem]]]
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class BucketOf(NamedTuple):
 class MountInquiry:
     """What AWS is asked about the mounts of one kind. No field has a default: a kind that asks nothing says `None`.
 
-    needs: what the role must be allowed for the mounts that its nodes have; shared, fsx: the service behind the kind;
-    bucket: what a mount shows of a bucket, None for one that is not AWS's; checks: of this kind alone.
+    permissions: what the role must be allowed for the mounts that its nodes have; shared, fsx: the service behind the
+    kind; bucket: what a mount shows of a bucket, None for one that is not AWS's; checks: of this kind alone.
     """
 
-    needs: Callable[[Carried, Account, RoleOf], Iterable[Need]]
+    permissions: Callable[[Carried, Account, NodeRole], Iterable[Permission]]
     shared: Optional[SharedService]
     fsx: Optional[FsxType]
     bucket: Optional[Callable[[Any, str], Optional[BucketOf]]]
     checks: tuple[Callable[[Settings, AccountFacts], Iterable[Finding]], ...]
 
 
-def no_needs(carried: Carried, account: Account, role: RoleOf) -> Iterable[Need]:
-    """Mounting asks no permission of the role."""
+def no_permissions(carried: Carried, account: Account, role: NodeRole) -> Iterable[Permission]:
+    """Require no permission: mounting does without."""
     return ()
 
 
-NOTHING = MountInquiry(needs=no_needs, shared=None, fsx=None, bucket=None, checks=())
+NOTHING = MountInquiry(permissions=no_permissions, shared=None, fsx=None, bucket=None, checks=())
 """AWS knows nothing of these mounts."""

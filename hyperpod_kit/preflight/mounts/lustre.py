@@ -7,7 +7,7 @@ from typing import Iterator
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.preflight.facts import FsxFileSystem
-from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_needs
+from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_permissions
 
 PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
 """FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
@@ -25,7 +25,7 @@ def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Find
 
 
 KIND = MountInquiry(
-    needs=no_needs,
+    permissions=no_permissions,
     shared=None,
     fsx=FsxType("LUSTRE", PORTS, both_ways=True, part="mount_name", volumes=lambda mount: False, differs=differs),
     bucket=None,

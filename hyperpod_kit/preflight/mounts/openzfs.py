@@ -6,8 +6,8 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME, OpenZfsMount
-from hyperpod_kit.preflight.facts import FsxFileSystem, known
-from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_needs
+from hyperpod_kit.preflight.facts import FsxFileSystem, value_or_none
+from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_permissions
 
 PORTS = (2049,)
 """NFS 4.2 needs no other; the guide's further ones serve older versions."""
@@ -20,16 +20,16 @@ def volumes(mount: OpenZfsMount) -> bool:
 
 def differs(mount: OpenZfsMount, at: str, system: FsxFileSystem) -> Iterator[Finding]:
     """The volume is one of the file system's."""
-    there = known(system.volumes)
-    if there is not None and mount.export not in there:
-        listed = ", ".join(sorted(there)[:5]) or "none"
+    paths = value_or_none(system.volumes)
+    if paths is not None and mount.export not in paths:
+        listed = ", ".join(sorted(paths)[:5]) or "none"
         yield Finding(
             "HPK-V506", at, f"{system.id} has no volume {mount.export}: it has {listed}", "Name one of its volumes"
         )
 
 
 KIND = MountInquiry(
-    needs=no_needs,
+    permissions=no_permissions,
     shared=None,
     fsx=FsxType("OPENZFS", PORTS, both_ways=False, part="export", volumes=volumes, differs=differs),
     bucket=None,

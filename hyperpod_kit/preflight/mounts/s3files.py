@@ -5,55 +5,62 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional
 
 from hyperpod_kit.aws.s3files import S3Files
-from hyperpod_kit.preflight.facts import AccessPointFacts, Answer, FileSystem, NotQueried, StorageEndpoint
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery, with_groups
+from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry, SharedService
-from hyperpod_kit.preflight.need import Account, Carried, Need, sid_of
-from hyperpod_kit.preflight.placement import RoleOf
-from hyperpod_kit.preflight.queries.client import QueryClient
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery, with_groups
+from hyperpod_kit.preflight.permission import Account, Carried, Permission, sid_of
+from hyperpod_kit.preflight.placement import NodeRole
 
 
-def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
+def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[Permission]:
     """S3 Files always asks IAM. The configuration does not know its bucket, so direct reads of it are not here."""
     for mount, at in carried:
         arn = account.arn("s3files", f"file-system/{mount.file_system_id}", mount.region)
-        through: dict[str, tuple[str, ...]] = {}
+        context: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id is not None:
-            through = {"s3files:AccessPointArn": (f"{arn}/access-point/{mount.access_point_id}",)}
+            context = {"s3files:AccessPointArn": (f"{arn}/access-point/{mount.access_point_id}",)}
         verbs = tuple(f"s3files:Client{verb}" for verb in ("Mount", "Write"))
-        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), through)
+        yield Permission(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), context)
 
 
-def query(client: QueryClient, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:
-    """One S3 Files file system, None when there is no such one."""
-    calls = client.service(S3Files, want.region)
-    described = client.ask(
-        "s3files:GetFileSystem", want.path, f"whether {want.id} is there", lambda: calls.file_system(want.id)
+def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
+    """Describe one S3 Files file system, None when there is no such one."""
+    calls = client.service(S3Files, requested.region)
+    described = client.query(
+        "s3files:GetFileSystem",
+        requested.path,
+        f"whether {requested.id} is there",
+        lambda: calls.file_system(requested.id),
     )
     if described is None or isinstance(described, NotQueried):
         return described
-    targets = client.ask(
+    targets = client.query(
         "s3files:ListMountTargets",
-        want.path,
-        f"whether the nodes reach a mount target of {want.id}",
-        lambda: calls.mount_targets(want.id),
+        requested.path,
+        f"whether the nodes reach a mount target of {requested.id}",
+        lambda: calls.mount_targets(requested.id),
     )
     points = {
-        point: client.ask(
+        point: client.query(
             "s3files:GetAccessPoint",
-            want.path,
+            requested.path,
             f"whether access point {point} is there",
             lambda point=point: _point(calls.access_point(point)),  # type: ignore[misc]
         )
-        for point in want.points
+        for point in requested.points
     }
-    endpoints = (
-        targets if isinstance(targets, NotQueried) else tuple(_endpoint(client, calls, want, one) for one in targets)
-    )
-    return FileSystem(want.id, described["status"], None, endpoints, None, points)
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    if isinstance(targets, NotQueried):
+        endpoints = targets
+    else:
+        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
+    return FileSystem(requested.id, described["status"], None, endpoints, None, points)
 
 
-def _endpoint(client: QueryClient, calls: S3Files, want: FileSystemQuery, target: Mapping[str, Any]) -> StorageEndpoint:
+def _endpoint(
+    client: QueryClient, calls: S3Files, requested: FileSystemQuery, target: Mapping[str, Any]
+) -> StorageEndpoint:
     endpoint = StorageEndpoint(
         target["mountTargetId"],
         target.get("availabilityZoneId", ""),
@@ -62,7 +69,7 @@ def _endpoint(client: QueryClient, calls: S3Files, want: FileSystemQuery, target
         (),
         target.get("status", "AVAILABLE").upper() == "AVAILABLE",
     )
-    return with_groups(client, "s3files:GetMountTarget", want, endpoint, calls.security_groups)
+    return with_groups(client, "s3files:GetMountTarget", requested, endpoint, calls.security_groups)
 
 
 def _point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:
@@ -72,8 +79,8 @@ def _point(entry: Optional[Mapping[str, Any]]) -> Optional[AccessPointFacts]:
 
 
 KIND = MountInquiry(
-    needs=needs,
-    shared=SharedService("S3 Files", "s3files", "aws s3files list-file-systems", query),
+    permissions=permissions,
+    shared=SharedService("S3 Files", "s3files", "aws s3files list-file-systems", fetch_file_system),
     fsx=None,
     bucket=None,
     checks=(),

@@ -6,7 +6,7 @@ from typing import Any, Callable, Container, Iterator, Mapping
 
 from hyperpod_kit.aws.shapes import Constraint, Path, Violation, service_model, violations
 
-STRUCTURE = (Constraint.REQUIRED, Constraint.KNOWN, Constraint.ENUM)
+STRUCTURE = (Constraint.REQUIRED, Constraint.UNKNOWN_MEMBER, Constraint.ENUM)
 """What an answer is held to."""
 
 
@@ -49,7 +49,7 @@ def _checked(shape: Any, value: Any, only: Container[Constraint] = tuple(Constra
 def _words(found: Violation) -> str:
     """The constraint in AWS's words."""
     shape = found.shape
-    if found.constraint is Constraint.KNOWN:
+    if found.constraint is Constraint.UNKNOWN_MEMBER:
         return f"Member is not one of {sorted(shape.members)}"
     if found.constraint is Constraint.ONE_MEMBER:
         return "Member must have exactly one of the union's members set"

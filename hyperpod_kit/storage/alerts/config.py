@@ -10,7 +10,7 @@ from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
 
-LARGEST = 16 << 20
+MAX_FILE_BYTES = 16 << 20
 _KEYS = {"admins", "directories", "sinks"}
 
 
@@ -28,12 +28,12 @@ class AlertSinks:
     motd: str = ""
 
     @property
-    def sends(self) -> bool:
+    def can_alert(self) -> bool:
         """Whether an alert can be sent at all."""
         return bool(self.mail or self.sns)
 
     @property
-    def shows(self) -> bool:
+    def publishes_state(self) -> bool:
         """Whether the state of a quota check is left anywhere."""
         return bool(self.cloudwatch or self.prometheus or self.motd)
 
@@ -50,7 +50,7 @@ class AlertConfig:
 def load(path: Path) -> AlertConfig:
     """`{"admins": [mail…], "directories": {"/fsx/alice": [mail…]}, "sinks": {…}}`. Raises UsageError, OSError."""
     try:
-        body: Mapping[str, Any] = json_object(files.read_given(str(path), LARGEST), LARGEST)
+        body: Mapping[str, Any] = json_object(files.read_given(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except ValueError as err:
         raise UsageError(f"{path}: {err}: expected JSON") from err
     directories = body.get("directories", {})
@@ -60,22 +60,25 @@ def load(path: Path) -> AlertConfig:
     if not isinstance(sinks, dict):
         raise UsageError(f"{path}: sinks is no object")
     owners = {name: _addresses(path, addresses) for name, addresses in directories.items()}
-    return AlertConfig(owners, _addresses(path, body.get("admins", [])), sinks_of(sinks))
+    return AlertConfig(owners, _addresses(path, body.get("admins", [])), parse_sinks(sinks))
 
 
-def sinks_of(body: Mapping[str, Any]) -> AlertSinks:
+def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
     """From the configuration's `sinks`. Raises UsageError."""
-    unknown = sorted(set(body) - set(AlertSinks.__dataclass_fields__))
-    if unknown:
-        raise UsageError(f"sinks: {unknown[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")
+    unexpected = sorted(set(body) - set(AlertSinks.__dataclass_fields__))
+    if unexpected:
+        raise UsageError(f"sinks: {unexpected[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")
     for name, value in body.items():
-        kind, words = (bool, "true or false") if name == "cloudwatch" else (str, "text")
+        kind: type = str
+        expected = "text"
+        if name == "cloudwatch":
+            kind, expected = bool, "true or false"
         if not isinstance(value, kind):
-            raise UsageError(f"sinks: {name} is {value!r}, expected {words}")
+            raise UsageError(f"sinks: {name} is {value!r}, expected {expected}")
     return AlertSinks(**body)
 
 
-def _addresses(path: Path, listed: Any) -> tuple[str, ...]:
-    if not isinstance(listed, list) or not all(isinstance(address, str) and "@" in address for address in listed):
-        raise UsageError(f"{path}: {listed!r} is no list of mail addresses")
-    return tuple(listed)
+def _addresses(path: Path, addresses: Any) -> tuple[str, ...]:
+    if not isinstance(addresses, list) or not all(isinstance(address, str) and "@" in address for address in addresses):
+        raise UsageError(f"{path}: {addresses!r} is no list of mail addresses")
+    return tuple(addresses)

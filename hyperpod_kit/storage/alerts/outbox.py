@@ -31,10 +31,10 @@ from hyperpod_kit.untrusted.parse import json_object
 FORMAT = "hpk-alerts/1"
 QUOTA_FORMAT = "hpk-quota-state/1"
 """Of builds that noted an alert as sent whatever its sink had answered: what is above is known, not who has it."""
-LARGEST = 64 << 20
-LATEST = 1e11
+MAX_FILE_BYTES = 64 << 20
+MAX_TIMESTAMP = 1e11
 """A time in Unix seconds that no clock shows."""
-SINK_SECONDS = 120.0
+SINK_TIMEOUT = 120.0
 """After which a sink gets no more alerts in this check: the next one goes on."""
 
 
@@ -48,13 +48,13 @@ class StandingAlert:
     accepted: frozenset[str] = frozenset()
     over: bool = False
 
-    def missing(self, sinks: AlertSinks) -> list[AlertChannel]:
+    def pending_channels(self, sinks: AlertSinks) -> list[AlertChannel]:
         """Channels that have not accepted it."""
         if not self.alert.sentence:
             return []
         return [channel for channel in senders.channels(sinks, self.alert) if str(channel) not in self.accepted]
 
-    def worded(self) -> Alert:
+    def rendered(self) -> Alert:
         """As it is sent: an alert that comes late says of when it is."""
         if not self.over:
             return self.alert
@@ -91,67 +91,71 @@ class AlertReport:
 
 
 class AlertOutbox:
-    """The file `path`, while this process alone works on it: see `opened`."""
+    """The file `path`, while this process alone works on it: see `open_outbox`."""
 
     def __init__(self, path: Path, sinks: AlertSinks, standing: dict[str, StandingAlert]) -> None:
         self._path = path
         self._sinks = sinks
         self._standing = standing
 
-    def standing(self) -> frozenset[str]:
+    def standing_keys(self) -> frozenset[str]:
         """Keys of what stood at the last look, for a threshold that goes down later than it came up."""
         return frozenset(key for key, entry in self._standing.items() if not entry.over)
 
-    def known(self, but: Sequence[str]) -> list[str]:
-        """Keys of the file `but` these."""
-        return [key for key in self._standing if key not in but]
+    def other_keys(self, except_keys: Sequence[str]) -> list[str]:
+        """Keys of the file without `except_keys`."""
+        return [key for key in self._standing if key not in except_keys]
 
-    def take(self, watched: Sequence[str], looked: Mapping[str, Alert | None], now: float | None = None) -> list[str]:
+    def update(
+        self, watched: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
+    ) -> list[str]:
         """The outcome of a look: for each key that could be looked at the alert, or None where nothing is to be said.
 
         What is not `watched` any more is forgotten. Keys that stand since this look. Nothing is written yet.
         """
         now = time.time() if now is None else now
-        after, new = {}, []
+        updated, new_keys = {}, []
         for key in watched:
-            before = self._standing.get(key)
-            stands = _after(before, looked[key], now) if key in looked else before
-            if stands is None:
+            previous = self._standing.get(key)
+            current = previous
+            if key in observed:
+                current = _next_state(previous, observed[key], now)
+            if current is None:
                 continue
-            if not stands.over and (before is None or before.over):
-                new.append(key)
-            after[key] = stands
-        self._standing = after
-        return new
+            if not current.over and (previous is None or previous.over):
+                new_keys.append(key)
+            updated[key] = current
+        self._standing = updated
+        return new_keys
 
     def send(
         self,
         report: AlertReport,
         *,
-        make: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
+        senders_of_sinks: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Note what stands, give every sink what it has not accepted, and note each acceptance. Raises OSError when
         nothing can be noted: then nothing is sent, as it would be sent again by every check."""
         write(self._path, self._standing)
         for sink in dict.fromkeys(
-            channel.sink for entry in self._standing.values() for channel in entry.missing(self._sinks)
+            channel.sink for entry in self._standing.values() for channel in entry.pending_channels(self._sinks)
         ):
-            sender = make[sink](self._sinks)
+            sender = senders_of_sinks[sink](self._sinks)
             try:
-                self._send_by(sender, sink, report, clock() + SINK_SECONDS, clock)
+                self._send_through(sender, sink, report, clock() + SINK_TIMEOUT, clock)
             finally:
                 sender.close()
         self._standing = {
-            key: entry for key, entry in self._standing.items() if not entry.over or entry.missing(self._sinks)
+            key: entry for key, entry in self._standing.items() if not entry.over or entry.pending_channels(self._sinks)
         }
         write(self._path, self._standing)
-        self.say(report)
+        self.report_pending(report)
 
-    def say(self, report: AlertReport) -> None:
+    def report_pending(self, report: AlertReport) -> None:
         """What waits, and what nobody hears of."""
         report.waiting = [
-            (key, channel) for key, entry in self._standing.items() for channel in entry.missing(self._sinks)
+            (key, channel) for key, entry in self._standing.items() for channel in entry.pending_channels(self._sinks)
         ]
         report.unheard = [
             key
@@ -159,7 +163,7 @@ class AlertOutbox:
             if not entry.over and not senders.channels(self._sinks, entry.alert)
         ]
 
-    def _send_by(
+    def _send_through(
         self,
         sender: senders.AlertSender,
         sink: str,
@@ -168,13 +172,13 @@ class AlertOutbox:
         clock: Callable[[], float],
     ) -> None:
         for key, entry in list(self._standing.items()):
-            to = [channel for channel in entry.missing(self._sinks) if channel.sink == sink]
+            to = [channel for channel in entry.pending_channels(self._sinks) if channel.sink == sink]
             if not to:
                 continue
             if clock() >= until:
-                report.failed.append(f"{sink}: it took {SINK_SECONDS:.0f} s; the next check sends the rest")
+                report.failed.append(f"{sink}: it took {SINK_TIMEOUT:.0f} s; the next check sends the rest")
                 return
-            accepted = sender.send(entry.worded(), to, entry.message_id)
+            accepted = sender.send(entry.rendered(), to, entry.message_id)
             report.failed += accepted.failed
             if accepted.channels:
                 report.sent += [(key, channel) for channel in accepted.channels]
@@ -186,25 +190,25 @@ class AlertOutbox:
                 return
 
 
-def _after(before: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
+def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
     """What stands after a look."""
-    if before is None:
-        return None if alert is None else StandingAlert(alert, now)
     if alert is None:
-        return replace(before, over=True)
-    if before.over:
+        return None if previous is None else replace(previous, over=True)
+    if previous is None:
+        return StandingAlert(alert, now)
+    if previous.over:
         # Who has heard of the time before hears of this one too, and who has not hears once.
         return StandingAlert(alert, now)
-    return replace(before, alert=alert, since=before.since or now)
+    return replace(previous, alert=alert, since=previous.since or now)
 
 
 @contextlib.contextmanager
-def opened(path: Path, sinks: AlertSinks, *, change: bool = True) -> Iterator[AlertOutbox]:
-    """What earlier checks have noted; `change`: for one that sends, which no other may do at the same time.
+def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Iterator[AlertOutbox]:
+    """What earlier checks have noted; `exclusive`: for one that sends, which no other may do at the same time.
 
     Raises UsageError for a file of something else, HyperpodKitError while another check sends, OSError.
     """
-    if not change:
+    if not exclusive:
         yield AlertOutbox(path, sinks, read(path))
         return
     by_descriptor.make_directories(path.parent)
@@ -220,26 +224,27 @@ def opened(path: Path, sinks: AlertSinks, *, change: bool = True) -> Iterator[Al
         os.close(lock)
 
 
-def settle(
+def check_and_send(
     path: Path,
     sinks: AlertSinks,
-    look: Callable[[frozenset[str]], Mapping[str, Alert | None]],
+    inspect: Callable[[frozenset[str]], Mapping[str, Alert | None]],
     watched: Sequence[str],
     *,
     now: float | None = None,
 ) -> AlertReport:
-    """A whole check. `look`: from the keys that stood before to the outcome, see `take`. Raises as `opened` and `send`.
+    """A whole check. `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.update`.
 
-    Of other keys that the file knows nothing is forgotten: several checks may share it.
+    Raises as `open_outbox` and `send`. Of other keys that the file knows nothing is forgotten: several checks may share
+    it.
     """
     report = AlertReport()
-    with opened(path, sinks) as outbox:
-        report.new = outbox.take([*watched, *outbox.known(watched)], look(outbox.standing()), now)
+    with open_outbox(path, sinks) as outbox:
+        report.new = outbox.update([*watched, *outbox.other_keys(watched)], inspect(outbox.standing_keys()), now)
         outbox.send(report)
     return report
 
 
-def default_place(check: str) -> Path:
+def default_path(check: str) -> Path:
     """The file of a check, in its user's home."""
     return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check}.json"
 
@@ -247,12 +252,12 @@ def default_place(check: str) -> Path:
 def read(path: Path) -> dict[str, StandingAlert]:
     """Key -> what stands. Raises UsageError, OSError."""
     try:
-        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] == QUOTA_FORMAT:
             return {str(key): StandingAlert(Alert(str(key), "", ""), 0.0) for key in body["above"]}
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
-        return {key: _decoded(key, row) for key, row in body["alerts"].items()}
+        return {key: _decode(key, row) for key, row in body["alerts"].items()}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as err:
@@ -261,11 +266,11 @@ def read(path: Path) -> dict[str, StandingAlert]:
 
 def write(path: Path, standing: Mapping[str, StandingAlert]) -> None:
     """What `read` takes back, on disk when this returns. Raises OSError."""
-    body = {"format": FORMAT, "alerts": {key: _encoded(entry) for key, entry in standing.items()}}
+    body = {"format": FORMAT, "alerts": {key: _encode(entry) for key, entry in standing.items()}}
     atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 
 
-def _encoded(entry: StandingAlert) -> dict[str, Any]:
+def _encode(entry: StandingAlert) -> dict[str, Any]:
     alert = entry.alert
     return {
         "subject": alert.subject,
@@ -277,9 +282,9 @@ def _encoded(entry: StandingAlert) -> dict[str, Any]:
     }
 
 
-def _decoded(key: str, row: Mapping[str, Any]) -> StandingAlert:
+def _decode(key: str, row: Mapping[str, Any]) -> StandingAlert:
     alert = Alert(key, str(row["subject"]), str(row["sentence"]), tuple(map(str, row["to"])))
     since = row["since"]
-    if type(since) not in (int, float) or not 0 <= since < LATEST:
+    if type(since) not in (int, float) or not 0 <= since < MAX_TIMESTAMP:
         raise ValueError(f"{since!r} is no time")
     return StandingAlert(alert, float(since), frozenset(map(str, row["accepted"])), bool(row["over"]))

@@ -13,20 +13,20 @@ from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
 from hyperpod_kit.storage.alerts.config import AlertSinks
 from hyperpod_kit.untrusted.text import clean
 
-SECONDS = 20.0
+REPLY_TIMEOUT = 20.0
 """For one answer of a mail server."""
 MAIL_PORT = 25
-SUBJECT = 100
+MAX_SUBJECT = 100
 """Characters of a subject that SNS takes, of ASCII."""
-SENTENCE = 20000
+MAX_SENTENCE = 20000
 """Characters of a sentence: more than any alert has."""
 
 
-_OF_ONE_MESSAGE = (smtplib.SMTPDataError, smtplib.SMTPNotSupportedError, ValueError)
+_MESSAGE_ERRORS = (smtplib.SMTPDataError, smtplib.SMTPNotSupportedError, ValueError)
 """Errors that say nothing of other messages."""
 
 
-class Accepted(NamedTuple):
+class DeliveryResult(NamedTuple):
     """`channels`: those that have the alert now; `failed`: the others, one line each; `down`: whether the sink would
     fail for every other alert too."""
 
@@ -38,7 +38,7 @@ class Accepted(NamedTuple):
 class AlertSender(Protocol):
     """A sink, open for as long as one check lasts."""
 
-    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
         """Give it the alert for these channels of its own."""
 
     def close(self) -> None: ...
@@ -46,9 +46,12 @@ class AlertSender(Protocol):
 
 def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
     """What an alert has to be accepted by."""
-    addresses = dict.fromkeys(alert.to) if sinks.mail else ()
-    topics = [AlertChannel("sns", sinks.sns)] if sinks.sns else []
-    return [*(AlertChannel("mail", address) for address in addresses), *topics]
+    accepting: List[AlertChannel] = []
+    if sinks.mail:
+        accepting += [AlertChannel("mail", address) for address in dict.fromkeys(alert.to)]
+    if sinks.sns:
+        accepting.append(AlertChannel("sns", sinks.sns))
+    return accepting
 
 
 class MailSender:
@@ -58,23 +61,23 @@ class MailSender:
         self._sinks = sinks
         self._server: smtplib.SMTP | None = None
 
-    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
         addresses = [channel.address for channel in to]
         try:
-            refused = self._connected().send_message(self._message(alert, message_id), to_addrs=addresses)
+            refused = self._connection().send_message(self._message(alert, message_id), to_addrs=addresses)
         except smtplib.SMTPRecipientsRefused as err:
             refused = err.recipients
         except (OSError, smtplib.SMTPException, ValueError) as err:
             # `quit` may wait for the server that has just not answered.
-            self._drop()
-            return Accepted((), [f"mail: {err}"], down=not isinstance(err, _OF_ONE_MESSAGE))
-        failed = [f"mail: {address}: {_answer(answer)}" for address, answer in refused.items()]
-        return Accepted([channel for channel in to if channel.address not in refused], failed)
+            self._disconnect()
+            return DeliveryResult((), [f"mail: {err}"], down=not isinstance(err, _MESSAGE_ERRORS))
+        failed = [f"mail: {address}: {_format_reply(reply)}" for address, reply in refused.items()]
+        return DeliveryResult([channel for channel in to if channel.address not in refused], failed)
 
-    def _connected(self) -> smtplib.SMTP:
+    def _connection(self) -> smtplib.SMTP:
         if self._server is None:
             host, _, port = self._sinks.mail.partition(":")
-            self._server = smtplib.SMTP(host, int(port or MAIL_PORT), timeout=SECONDS)
+            self._server = smtplib.SMTP(host, int(port or MAIL_PORT), timeout=REPLY_TIMEOUT)
         return self._server
 
     def _message(self, alert: Alert, message_id: str) -> EmailMessage:
@@ -83,10 +86,10 @@ class MailSender:
         message["Subject"] = clean(alert.subject, 200)
         # The same for each try, so that a mail program shows an alert that came twice once.
         message["Message-ID"] = f"<{message_id}@hyperpod-kit>"
-        message.set_content(clean(alert.sentence, SENTENCE))
+        message.set_content(clean(alert.sentence, MAX_SENTENCE))
         return message
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -96,7 +99,7 @@ class MailSender:
             try:
                 self._server.quit()
             except (OSError, smtplib.SMTPException):
-                self._drop()
+                self._disconnect()
 
 
 class TopicSender:
@@ -105,20 +108,24 @@ class TopicSender:
     def __init__(self, sinks: AlertSinks) -> None:
         self._client: Any = None
 
-    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
         (channel,) = to
         topic = channel.address
-        subject = clean(alert.subject, SUBJECT).encode("ascii", "replace").decode()[:SUBJECT]
+        subject = clean(alert.subject, MAX_SUBJECT).encode("ascii", "replace").decode()[:MAX_SUBJECT]
         try:
             with translated("Publish", topic):
-                self._connected(topic).publish(TopicArn=topic, Subject=subject, Message=clean(alert.sentence, SENTENCE))
+                self._topic_client(topic).publish(
+                    TopicArn=topic, Subject=subject, Message=clean(alert.sentence, MAX_SENTENCE)
+                )
         except (HyperpodKitError, OSError, ValueError) as err:
-            return Accepted((), [f"sns: {err}"], down=not isinstance(err, _OF_ONE_MESSAGE))
-        return Accepted([channel], [])
+            return DeliveryResult((), [f"sns: {err}"], down=not isinstance(err, _MESSAGE_ERRORS))
+        return DeliveryResult([channel], [])
 
-    def _connected(self, topic: str) -> Any:
+    def _topic_client(self, topic: str) -> Any:
         if self._client is None:
-            self._client = client("sns", topic.split(":")[3] if topic.count(":") >= 5 else None)
+            fields = topic.split(":")
+            region = fields[3] if len(fields) >= 6 else None
+            self._client = client("sns", region)
         return self._client
 
     def close(self) -> None:
@@ -129,6 +136,8 @@ SENDERS: Dict[str, Callable[[AlertSinks], AlertSender]] = {"mail": MailSender, "
 """Sink -> what sends there."""
 
 
-def _answer(answer: Any) -> str:
-    code, words = answer
-    return f"{code} {words.decode(errors='replace') if isinstance(words, bytes) else words}"
+def _format_reply(reply: Any) -> str:
+    code, text = reply
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return f"{code} {text}"

@@ -30,16 +30,18 @@ class SlurmJob:
     end: float
 
 
-def jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
+def parse_jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
     """One for each node of each line; lines of what never ran are passed over."""
     for line in lines:
-        words = line.rstrip("\n").split("|")
-        if len(words) != 6 or not _NUMBER.fullmatch(words[1]) or not _NUMBER.fullmatch(words[4]):
+        fields = line.rstrip("\n").split("|")
+        if len(fields) != 6 or not _NUMBER.fullmatch(fields[1]) or not _NUMBER.fullmatch(fields[4]):
             continue
-        end = float(words[5]) if _NUMBER.fullmatch(words[5]) else FOREVER
+        end = FOREVER
+        if _NUMBER.fullmatch(fields[5]):
+            end = float(fields[5])
         try:
-            hosts = expand(words[3])
+            hosts = expand(fields[3])
         except ValueError:
             continue
         for host in hosts:
-            yield SlurmJob(words[0], int(words[1]), words[2], host, float(words[4]), end)
+            yield SlurmJob(fields[0], int(fields[1]), fields[2], host, float(fields[4]), end)

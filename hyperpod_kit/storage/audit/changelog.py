@@ -17,7 +17,7 @@ from collections import deque
 from datetime import datetime, timezone
 from typing import Iterable, Iterator, NamedTuple
 
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line
 from hyperpod_kit.untrusted.text import clean
 
 SOURCE = "lustre-changelog"
@@ -52,15 +52,15 @@ class _ChangelogLine(NamedTuple):
     record: AuditRecord
 
 
-def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Times are those of the server, UTC. Paths are `[FID of the directory]/name`: `lfs fid2path` says which it is."""
     sequence = _Sequence(name)
     for number, text in enumerate(lines, 1):
         if not text.strip():
             continue
-        line = _parsed(text.rstrip("\n"), name)
+        line = _parse_line(text.rstrip("\n"), name)
         if line is None:
-            yield unreadable(SOURCE, name, number, text, sequence.last)
+            yield unreadable_line(SOURCE, name, number, text, sequence.last)
         else:
             yield from sequence.add(line)
     yield from sequence.end()
@@ -73,97 +73,107 @@ class _Sequence:
     def __init__(self, name: str) -> None:
         self._name = name
         self._waiting: deque[_ChangelogLine] = deque()
-        self._apart: list[_ChangelogLine] = []
-        self._before: int | None = None
+        self._out_of_sequence: list[_ChangelogLine] = []
+        self._last_number: int | None = None
         self.last = 0.0
 
     def add(self, line: _ChangelogLine) -> Iterator[Entry]:
         """What is certain by this line."""
         if not self._waiting or line.number == self._waiting[-1].number + 1:
-            yield from self._drop_apart(line)
+            yield from self._drop_out_of_sequence(line)
             self._waiting.append(line)
             if len(self._waiting) > WINDOW:
                 yield from self._release()
             return
-        self._apart.append(line)
-        if len(self._apart) > WINDOW:
-            yield from self._go_on_from_apart()
+        self._out_of_sequence.append(line)
+        if len(self._out_of_sequence) > WINDOW:
+            yield from self._resume_from_out_of_sequence()
 
     def end(self) -> Iterator[Entry]:
         """What remains."""
-        while self._apart:
-            yield from self._go_on_from_apart()
+        while self._out_of_sequence:
+            yield from self._resume_from_out_of_sequence()
         while self._waiting:
             yield from self._release()
 
     def _release(self) -> Iterator[Entry]:
         line = self._waiting.popleft()
-        if self._before is not None and line.number > self._before + 1:
-            why = f"{self._name}: records {self._before + 1} to {line.number - 1} are not there"
-            yield AuditGap(self.last, line.when, SOURCE, f"{self._name}:{self._before}:{line.number}", why, "")
-        self._before, self.last = line.number, line.when
+        if self._last_number is not None and line.number > self._last_number + 1:
+            reason = f"{self._name}: records {self._last_number + 1} to {line.number - 1} are not there"
+            yield AuditGap(self.last, line.when, SOURCE, f"{self._name}:{self._last_number}:{line.number}", reason, "")
+        self._last_number, self.last = line.number, line.when
         yield line.record
 
-    def _go_on_from_apart(self) -> Iterator[Entry]:
+    def _resume_from_out_of_sequence(self) -> Iterator[Entry]:
         """So many lines are no name: records are missing, or another dump of the same log begins."""
         while self._waiting:
             yield from self._release()
-        lines, self._apart = self._apart, []
+        lines, self._out_of_sequence = self._out_of_sequence, []
         for line in lines:
             yield from self.add(line)
 
-    def _drop_apart(self, following: _ChangelogLine) -> Iterator[Entry]:
+    def _drop_out_of_sequence(self, following: _ChangelogLine) -> Iterator[Entry]:
         """The numbers go on behind these lines."""
-        for line in self._apart:
-            same = [other for other in self._waiting if other.number == line.number]
-            if any(other.text == line.text for other in same):
+        for line in self._out_of_sequence:
+            same_number = [other for other in self._waiting if other.number == line.number]
+            if any(other.text == line.text for other in same_number):
                 continue
-            for other in same:
+            for other in same_number:
                 self._waiting.remove(other)
-            yield self._doubtful(line, same[0] if same else following)
-        self._apart = []
+            contradicted = same_number[0] if same_number else following
+            yield self._contradiction(line, contradicted)
+        self._out_of_sequence = []
 
-    def _doubtful(self, line: _ChangelogLine, other: _ChangelogLine) -> AuditGap:
-        why = (
-            f"{self._name}: a line of number {line.number} and one of number {other.number} contradict each other, "
-            f"and one of them may be a part of a name: {clean(line.text)} | {clean(other.text)}"
+    def _contradiction(self, line: _ChangelogLine, contradicted: _ChangelogLine) -> AuditGap:
+        reason = (
+            f"{self._name}: a line of number {line.number} and one of number {contradicted.number} "
+            "contradict each other, and one of them may be a part of a name: "
+            f"{clean(line.text)} | {clean(contradicted.text)}"
         )
         digest = hashlib.blake2b(line.text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        times = sorted((line.when, other.when))
-        return AuditGap(times[0], times[1], SOURCE, f"{self._name}:{line.number}:{digest}", why, "")
+        times = sorted((line.when, contradicted.when))
+        return AuditGap(times[0], times[1], SOURCE, f"{self._name}:{line.number}:{digest}", reason, "")
 
 
-def _parsed(line: str, name: str) -> _ChangelogLine | None:
+def _parse_line(line: str, name: str) -> _ChangelogLine | None:
     """A record, None for a line that is none."""
     match = _LINE.match(line)
     if match is None:
         return None
     try:
-        at = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        when = at.timestamp() + float(f"0.{match['part'][:9]}")
-        more = dict(part.split("=", 1) for part in match["more"].split())
-        return _ChangelogLine(int(match["number"]), line, when, _record(match, more, when, name))
+        time = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        when = time.timestamp() + float(f"0.{match['part'][:9]}")
+        attributes = dict(part.split("=", 1) for part in match["more"].split())
+        return _ChangelogLine(int(match["number"]), line, when, _record(match, attributes, when, name))
     except (ValueError, OverflowError):
         return None
 
 
-def _record(found: re.Match[str], more: dict[str, str], when: float, name: str) -> AuditRecord:
-    here = f"[{found['parent'] or found['target']}]" + (f"/{found['name']}" if found["name"] else "")
-    old = f"[{found['old_parent']}]/{found['old']}" if found["old"] else ""
-    job = more.get("j", "")
-    is_job = re.fullmatch("[0-9]{1,10}", job) is not None
-    uid = more.get("u", "").split(":")[0]
+def _record(match: re.Match[str], attributes: dict[str, str], when: float, name: str) -> AuditRecord:
+    path = f"[{match['parent'] or match['target']}]"
+    if match["name"]:
+        path += f"/{match['name']}"
+    new_path = ""
+    if match["old"]:
+        path, new_path = f"[{match['old_parent']}]/{match['old']}", path
+    # Lustre's jobid_var=SLURM_JOB_ID; else it is a program's name and a uid.
+    job, source_of_job, command = attributes.get("j", ""), "log", ""
+    if not re.fullmatch("[0-9]{1,10}", job):
+        job, source_of_job, command = "", "", job
+    uid_text = attributes.get("u", "").split(":")[0]
+    uid = -1
+    if re.fullmatch("[0-9]{1,10}", uid_text):
+        uid = int(uid_text)
     return AuditRecord(
         when,
         SOURCE,
-        f"{name}:{found['number']}",
-        _OPERATIONS.get(found["kind"], found["kind"]),
-        old or here,
-        here if old else "",
-        host=more.get("nid", ""),
-        uid=int(uid) if re.fullmatch("[0-9]{1,10}", uid) else -1,
-        # Lustre's jobid_var=SLURM_JOB_ID; else it is a program's name and a uid.
-        job=job if is_job else "",
-        by="log" if is_job else "",
-        command="" if is_job else job,
+        f"{name}:{match['number']}",
+        _OPERATIONS.get(match["kind"], match["kind"]),
+        path,
+        new_path,
+        host=attributes.get("nid", ""),
+        uid=uid,
+        job=job,
+        by=source_of_job,
+        command=command,
     )

@@ -28,21 +28,21 @@ OPERATIONS = {
 }
 
 
-PIECE = 256 << 10
+CHUNK = 256 << 10
 """Characters that are read at once."""
-_LONGEST = 4 * PIECE
+_MAX_RECORD = 4 * CHUNK
 """Characters of one record: CloudTrail's own are at most 256 KB."""
 _BEGIN = re.compile(r'\s*\{\s*"Records"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 
 
-def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """One file of `{"Records": […]}`, on one line or many, decoded record by record; of one that is damaged or cut
     what comes before that, and a gap."""
-    pieces, decoder = iter(lines), json.JSONDecoder()
-    text, number = next(pieces, ""), 0
-    while len(text) < PIECE and not _BEGIN.match(text) and (piece := next(pieces, "")):
-        text += piece
+    chunks, decoder = iter(lines), json.JSONDecoder()
+    text, number = next(chunks, ""), 0
+    while len(text) < CHUNK and not _BEGIN.match(text) and (chunk := next(chunks, "")):
+        text += chunk
     begin = _BEGIN.match(text)
     if begin is None:
         yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", f"{name} is no file of CloudTrail, or is cut", "")
@@ -50,18 +50,21 @@ def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     text = text[begin.end() :]
     while True:
         between = _BETWEEN.match(text)
-        text = text[between.end() :] if between else text
+        if between is not None:
+            text = text[between.end() :]
         if text.startswith("]"):
             return
         try:
             record, end = decoder.raw_decode(text)
         except (ValueError, RecursionError):
-            piece = next(pieces, "") if len(text) < _LONGEST else ""
-            if not piece:
-                why = f"{name} is no file of CloudTrail from record {number + 1} on, or is cut"
-                yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", why, "")
+            chunk = ""
+            if len(text) < _MAX_RECORD:
+                chunk = next(chunks, "")
+            if not chunk:
+                reason = f"{name} is no file of CloudTrail from record {number + 1} on, or is cut"
+                yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", reason, "")
                 return
-            text += piece
+            text += chunk
             continue
         text, number = text[end:], number + 1
         yield from _entry(record, name, number)
@@ -76,19 +79,22 @@ def _entry(record: Any, name: str, number: int) -> Iterator[Entry]:
 
 
 def _record(body: Mapping[str, Any]) -> AuditRecord:
-    asked = body.get("requestParameters") or {}
-    who = body.get("userIdentity") or {}
+    parameters = body.get("requestParameters") or {}
+    identity = body.get("userIdentity") or {}
     when = datetime.fromisoformat(str(body["eventTime"]).replace("Z", "+00:00")).timestamp()
-    place = f"s3://{asked.get('bucketName', '')}/{asked.get('key', '')}"
+    url = f"s3://{parameters.get('bucketName', '')}/{parameters.get('key', '')}"
+    note = ""
+    if "assumed-role" in str(identity.get("arn", "")):
+        note = "the node's role: any of its users"
     return AuditRecord(
         when,
         SOURCE,
         str(body["eventID"]),
         OPERATIONS.get(str(body["eventName"]), str(body["eventName"])),
-        place,
+        url,
         host=str(body.get("sourceIPAddress", "")),
-        user=str(who.get("arn") or who.get("principalId") or who.get("type") or ""),
+        user=str(identity.get("arn") or identity.get("principalId") or identity.get("type") or ""),
         command=str(body.get("userAgent", ""))[:200],
         result=str(body.get("errorCode", "")),
-        note="the node's role: any of its users" if "assumed-role" in str(who.get("arn", "")) else "",
+        note=note,
     )

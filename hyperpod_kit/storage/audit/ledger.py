@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.errors import Absent, UsageError
-from hyperpod_kit.storage import own_database
+from hyperpod_kit.storage import private_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, sound
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, storable
 from hyperpod_kit.system import hash_chain
 from hyperpod_kit.untrusted.text import clean
 
@@ -36,12 +36,12 @@ create index jobs_of on jobs (uid, host);
 """
 
 
-class Added(NamedTuple):
-    """What an import added; `again`: entries that were there already."""
+class ImportCounts(NamedTuple):
+    """What an import added; `duplicates`: entries that were there already."""
 
     records: int
     gaps: int
-    again: int
+    duplicates: int
 
 
 class ChainVerdict(NamedTuple):
@@ -59,147 +59,151 @@ class AuditLedger:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
             raise Absent(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
-        self._base = own_database.connect(path, timeout=60.0)
+        self._database = private_database.connect(path, timeout=60.0)
         try:
-            with self._whole():
-                tables = [row[0] for row in self._base.execute("select name from sqlite_master where type = 'table'")]
+            with self._transaction():
+                tables = [
+                    row[0] for row in self._database.execute("select name from sqlite_master where type = 'table'")
+                ]
                 if not tables:
                     for statement in _TABLES.split(";\n"):
-                        self._base.execute(statement)
-                    self._base.execute("insert into about values ('format', ?)", (FORMAT,))
-                elif "about" not in tables or self._about("format") != FORMAT:
+                        self._database.execute(statement)
+                    self._database.execute("insert into about values ('format', ?)", (FORMAT,))
+                elif "about" not in tables or self._metadata("format") != FORMAT:
                     raise UsageError(f"{path} is no ledger of audits ({FORMAT})")
         except sqlite3.DatabaseError as err:
             raise UsageError(f"{path}: {err}: no ledger of audits ({FORMAT})") from err
 
     def close(self) -> None:
-        self._base.close()
+        self._database.close()
 
-    def add(self, entries: Iterable[Entry]) -> Added:
+    def add(self, entries: Iterable[Entry]) -> ImportCounts:
         """All of them or none. What is there already (source and id) is passed over."""
         records = gaps = again = 0
-        with self._whole():
-            chain = self._last()
-            for one in map(sound, entries):
-                if isinstance(one, AuditGap):
-                    done = self._base.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", _gap(one))
-                    gaps, again = gaps + done.rowcount, again + 1 - done.rowcount
+        with self._transaction():
+            chain = self._last_digest()
+            for entry in map(storable, entries):
+                if isinstance(entry, AuditGap):
+                    cursor = self._database.execute(
+                        "insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", _gap_row(entry)
+                    )
+                    gaps, again = gaps + cursor.rowcount, again + 1 - cursor.rowcount
                     continue
-                body = one.to_dict()
-                same = self._base.execute(
-                    f"select {', '.join(_FIELDS)} from records where source = ? and id = ?", (one.source, one.id)
+                body = entry.to_dict()
+                stored = self._database.execute(
+                    f"select {', '.join(_FIELDS)} from records where source = ? and id = ?", (entry.source, entry.id)
                 ).fetchone()
-                if same is not None and same == tuple(body.values()):
+                if stored is not None and stored == tuple(body.values()):
                     again += 1
                     continue
-                if same is not None:
-                    conflict = _gap(_conflict(one, dict(zip(_FIELDS, same))))
-                    done = self._base.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", conflict)
-                    gaps, again = gaps + done.rowcount, again + 1 - done.rowcount
+                if stored is not None:
+                    conflict = _gap_row(_conflict(entry, dict(zip(_FIELDS, stored))))
+                    cursor = self._database.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", conflict)
+                    gaps, again = gaps + cursor.rowcount, again + 1 - cursor.rowcount
                     continue
                 chain = hash_chain.link(chain, body)
-                marks = ", ".join("?" * (len(_FIELDS) + 1))
-                self._base.execute(
-                    f"insert into records ({', '.join(_FIELDS)}, chain) values ({marks})", (*body.values(), chain)
+                placeholders = ", ".join("?" * (len(_FIELDS) + 1))
+                self._database.execute(
+                    f"insert into records ({', '.join(_FIELDS)}, chain) values ({placeholders})",
+                    (*body.values(), chain),
                 )
                 records += 1
-        return Added(records, gaps, again)
+        return ImportCounts(records, gaps, again)
 
     def add_jobs(self, jobs: Iterable[SlurmJob]) -> int:
         """Remember them; a job that has ended since replaces itself. How many."""
-        with self._whole():
-            rows = [(one.job, one.uid, one.user, one.host, one.start, one.end) for one in jobs]
-            self._base.executemany("insert or replace into jobs values (?, ?, ?, ?, ?, ?)", rows)
+        with self._transaction():
+            rows = [(job.job, job.uid, job.user, job.host, job.start, job.end) for job in jobs]
+            self._database.executemany("insert or replace into jobs values (?, ?, ?, ?, ?, ?)", rows)
         return len(rows)
 
     def rows(self, where: str, values: Iterable[Any], limit: int) -> Iterator[dict[str, Any]]:
         """Records in the order of their time. `where`: SQL of ours, never of a user."""
-        found = self._base.execute(
+        cursor = self._database.execute(
             f"select seq, {', '.join(_FIELDS)} from records where {where} order by time, seq limit ?", (*values, limit)
         )
-        for row in found:
+        for row in cursor:
             yield dict(zip(("seq", *_FIELDS), row))
 
     def gaps(self, since: float, until: float) -> list[AuditGap]:
         """Those that touch the time."""
-        found = self._base.execute(
+        cursor = self._database.execute(
             "select * from gaps where until >= ? and since <= ? or until = 0 order by since", (since, until)
         )
-        return [AuditGap(*row) for row in found]
+        return [AuditGap(*row) for row in cursor]
 
     def jobs_of(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
         """(job, user) that this user had on this node then."""
-        found = self._base.execute(
+        cursor = self._database.execute(
             'select job, user from jobs where uid = ? and host = ? and start <= ? and "end" >= ?',
             (uid, host, when, when),
         )
-        return [(str(job), str(user)) for job, user in found]
+        return [(str(job), str(user)) for job, user in cursor]
 
     def verify(self) -> ChainVerdict:
         """Every row against the one before it."""
-        chain, count, before = self._about("kept from chain") or hash_chain.START, 0, None
-        for row in self._base.execute(f"select seq, chain, {', '.join(_FIELDS)} from records order by seq"):
+        chain, count, previous_seq = self._metadata("kept from chain") or hash_chain.START, 0, None
+        for row in self._database.execute(f"select seq, chain, {', '.join(_FIELDS)} from records order by seq"):
             # Numbers have no holes but those that retention made before the first row.
-            holds = hash_chain.link(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
-            if not holds or (before is not None and row[0] != before + 1):
-                return ChainVerdict(count, int(row[0]), chain, self._removed())
-            before, chain, count = row[0], row[1], count + 1
-        return ChainVerdict(count, None, chain, self._removed())
+            follows = hash_chain.link(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
+            if not follows or (previous_seq is not None and row[0] != previous_seq + 1):
+                return ChainVerdict(count, int(row[0]), chain, self._removed_count())
+            previous_seq, chain, count = row[0], row[1], count + 1
+        return ChainVerdict(count, None, chain, self._removed_count())
 
     def retain(self, earliest: float, *, dry_run: bool = False) -> int:
         """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; how many."""
-        with self._whole():
-            stays = self._base.execute("select min(seq) from records where time >= ?", (earliest,)).fetchone()[0]
-            bound = (
-                stays
-                if stays is not None
-                else (self._base.execute("select max(seq) from records").fetchone()[0] or 0) + 1
-            )
-            count = int(self._base.execute("select count(*) from records where seq < ?", (bound,)).fetchone()[0])
+        with self._transaction():
+            bound = self._database.execute("select min(seq) from records where time >= ?", (earliest,)).fetchone()[0]
+            if bound is None:
+                bound = (self._database.execute("select max(seq) from records").fetchone()[0] or 0) + 1
+            count = int(self._database.execute("select count(*) from records where seq < ?", (bound,)).fetchone()[0])
             if dry_run or not count:
                 return count
-            chain = self._base.execute(
+            chain = self._database.execute(
                 "select chain from records where seq < ? order by seq desc limit 1", (bound,)
             ).fetchone()[0]
-            self._base.execute("delete from records where seq < ?", (bound,))
-            self._base.execute("delete from gaps where until < ? and until > 0", (earliest,))
-            self._base.execute('delete from jobs where "end" < ?', (earliest,))
-            for name, value in (("kept from chain", chain), ("removed", str(self._removed() + count))):
-                self._base.execute("insert or replace into about values (?, ?)", (name, value))
+            self._database.execute("delete from records where seq < ?", (bound,))
+            self._database.execute("delete from gaps where until < ? and until > 0", (earliest,))
+            self._database.execute('delete from jobs where "end" < ?', (earliest,))
+            for name, value in (("kept from chain", chain), ("removed", str(self._removed_count() + count))):
+                self._database.execute("insert or replace into about values (?, ?)", (name, value))
         return count
 
-    def _last(self) -> str:
-        row = self._base.execute("select chain from records order by seq desc limit 1").fetchone()
-        return str(row[0]) if row else self._about("kept from chain") or hash_chain.START
+    def _last_digest(self) -> str:
+        row = self._database.execute("select chain from records order by seq desc limit 1").fetchone()
+        if row:
+            return str(row[0])
+        return self._metadata("kept from chain") or hash_chain.START
 
-    def _removed(self) -> int:
-        return int(self._about("removed") or 0)
+    def _removed_count(self) -> int:
+        return int(self._metadata("removed") or 0)
 
-    def _about(self, name: str) -> Optional[str]:
-        row = self._base.execute("select value from about where name = ?", (name,)).fetchone()
+    def _metadata(self, name: str) -> Optional[str]:
+        row = self._database.execute("select value from about where name = ?", (name,)).fetchone()
         return str(row[0]) if row else None
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
-        self._base.execute("begin immediate")
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("begin immediate")
         try:
             yield
         except BaseException:
-            self._base.execute("rollback")
+            self._database.execute("rollback")
             raise
-        self._base.execute("commit")
+        self._database.execute("commit")
 
 
-def _conflict(later: AuditRecord, kept: Mapping[str, Any]) -> AuditGap:
+def _conflict(later: AuditRecord, stored: Mapping[str, Any]) -> AuditGap:
     """Two different records of one number: nobody knows which of them is true, so the gap names both."""
     body = later.to_dict()
-    differing = [name for name in _FIELDS if body[name] != kept[name]]
-    first, second = ({name: value[name] for name in differing} for value in (kept, body))
-    why = f"{later.id}: two different records: {clean(json.dumps(first))} | {clean(json.dumps(second))}"
+    differing = [name for name in _FIELDS if body[name] != stored[name]]
+    first, second = ({name: value[name] for name in differing} for value in (stored, body))
+    reason = f"{later.id}: two different records: {clean(json.dumps(first))} | {clean(json.dumps(second))}"
     digest = hashlib.blake2b(json.dumps(body).encode(), digest_size=8).hexdigest()
-    since, until = sorted((float(kept["time"]), later.time))
-    return AuditGap(since, until, later.source, f"{later.id}:{digest}", why, later.host)
+    since, until = sorted((float(stored["time"]), later.time))
+    return AuditGap(since, until, later.source, f"{later.id}:{digest}", reason, later.host)
 
 
-def _gap(one: AuditGap) -> tuple[Any, ...]:
-    return one.since, one.until, one.source, one.id, one.why, one.host
+def _gap_row(gap: AuditGap) -> tuple[Any, ...]:
+    return gap.since, gap.until, gap.source, gap.id, gap.why, gap.host

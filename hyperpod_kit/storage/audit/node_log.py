@@ -11,19 +11,21 @@ from hyperpod_kit.system import hash_chain
 SOURCE = "node"
 
 
-def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """A broken link is a gap: lines are missing there, or one was changed."""
     last, expected = 0.0, None
-    for number, body, holds in hash_chain.read(line for line in lines if line.strip()):
-        host, count = str(body.get("host", "")), _count(body)
-        if not holds:
-            why = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
-            yield AuditGap(last, _time(body, last), SOURCE, f"{name}:{number}:chain", why, host)
+    for number, body, follows in hash_chain.read(line for line in lines if line.strip()):
+        host, count = str(body.get("host", "")), _line_number(body)
+        if not follows:
+            reason = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
+            yield AuditGap(last, _time(body, last), SOURCE, f"{name}:{number}:chain", reason, host)
         elif expected is not None and count != expected:
             yield AuditGap(
                 last, _time(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
             )
-        expected = None if count is None else count + 1
+        expected = None
+        if count is not None:
+            expected = count + 1
         last = _time(body, last)
         if body:
             yield from _entry(body, f"{host}:{count}:{last}")
@@ -74,7 +76,9 @@ def _time(body: dict[str, Any], last: float) -> float:
         return last
 
 
-def _count(body: dict[str, Any]) -> int | None:
+def _line_number(body: dict[str, Any]) -> int | None:
     """The line's own number, None where it has none that a writer gives."""
     count = body.get("number")
-    return count if isinstance(count, int) and 0 <= count < 1 << 63 else None
+    if not isinstance(count, int) or not 0 <= count < 1 << 63:
+        return None
+    return count

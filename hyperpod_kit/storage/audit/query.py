@@ -8,11 +8,11 @@ from typing import Any
 from hyperpod_kit.storage.audit.ledger import AuditLedger
 from hyperpod_kit.storage.audit.record import AuditGap
 
-MOST = 100_000
+MAX_ROWS = 100_000
 
 
 @dataclass(frozen=True)
-class AuditQuestion:
+class AuditQuery:
     """None and "" ask nothing. `path`: the file or everything below it; user: a name, or a uid in digits."""
 
     path: str = ""
@@ -25,7 +25,7 @@ class AuditQuestion:
 
 
 @dataclass(frozen=True)
-class AuditAnswer:
+class AuditResult:
     """`rows`: records, each with `job` and `by` from accounting where the log had none; `more`: there are more rows."""
 
     rows: list[dict[str, Any]]
@@ -33,38 +33,40 @@ class AuditAnswer:
     more: bool
 
 
-def ask(ledger: AuditLedger, question: AuditQuestion) -> AuditAnswer:
+def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
     """The answer. A question by job looks at the joined rows, as the log alone may not know it."""
-    where, values = ["time >= ?", "time <= ?"], [question.since, question.until]
-    more: list[Any] = []
-    if question.path:
-        whole = question.path.rstrip("/") or "/"
-        below = whole if whole.endswith("/") else f"{whole}/"
-        test = "({0} = ? or substr({0}, 1, length(?)) = ?)"
-        where.append(f"({test.format('path')} or {test.format('new_path')})")
-        more += [whole, below, below] * 2
-    if question.operation:
+    where, values = ["time >= ?", "time <= ?"], [query.since, query.until]
+    parameters: list[Any] = []
+    if query.path:
+        path = query.path.rstrip("/") or "/"
+        below = path.rstrip("/") + "/"
+        condition = "({0} = ? or substr({0}, 1, length(?)) = ?)"
+        where.append(f"({condition.format('path')} or {condition.format('new_path')})")
+        parameters += [path, below, below] * 2
+    if query.operation:
         where.append("op = ?")
-        more.append(question.operation)
-    if question.user.isdigit():
+        parameters.append(query.operation)
+    if query.user.isdigit():
         where.append("uid = ?")
-        more.append(int(question.user))
-    wanted = question.limit + 1 if not (question.job or question.user) else MOST
-    found = []
-    for row in ledger.rows(" and ".join(where), [*values, *more], wanted):
-        joined = join(ledger, row)
-        if question.job and joined["job"] != question.job:
+        parameters.append(int(query.user))
+    limit = query.limit + 1
+    if query.job or query.user:
+        limit = MAX_ROWS
+    matches = []
+    for row in ledger.rows(" and ".join(where), [*values, *parameters], limit):
+        joined = join_accounting(ledger, row)
+        if query.job and joined["job"] != query.job:
             continue
-        if question.user and not question.user.isdigit() and joined["user"] != question.user:
+        if query.user and not query.user.isdigit() and joined["user"] != query.user:
             continue
-        found.append(joined)
-        if len(found) > question.limit:
+        matches.append(joined)
+        if len(matches) > query.limit:
             break
-    shown = found[: question.limit]
-    return AuditAnswer(shown, ledger.gaps(question.since, question.until), len(found) > len(shown))
+    shown = matches[: query.limit]
+    return AuditResult(shown, ledger.gaps(query.since, query.until), len(matches) > len(shown))
 
 
-def join(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
+def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
     """The row with the job that its user had on that node then, where it has none and there was exactly one."""
     if row["uid"] < 0 or not row["host"] or (row["job"] and row["user"]):
         return row

@@ -63,21 +63,21 @@ class Importer(Protocol):
     def __call__(self, lines: Iterable[str], name: str) -> Iterator[Entry]: ...
 
 
-def sound(entry: Entry) -> Entry:
+def storable(entry: Entry) -> Entry:
     """The entry as SQLite keeps it and gives it back: half a surrogate pair is written as an escape; what has no time,
     or a number that no kernel gives, is a gap."""
     if isinstance(entry, AuditGap):
         times = (entry.since, entry.until)
         if not all(map(math.isfinite, times)):
             times = (0.0, 0.0)
-        return replace(entry, since=times[0], until=times[1], **_texts(entry))
+        return replace(entry, since=times[0], until=times[1], **_encodable_texts(entry))
     if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
-        why = "a record has no possible time, user or process"
-        return sound(AuditGap(0.0, 0.0, entry.source, entry.id, why, entry.host))
-    return replace(entry, **_texts(entry))
+        reason = "a record has no possible time, user or process"
+        return storable(AuditGap(0.0, 0.0, entry.source, entry.id, reason, entry.host))
+    return replace(entry, **_encodable_texts(entry))
 
 
-def _texts(entry: Entry) -> dict[str, Any]:
+def _encodable_texts(entry: Entry) -> dict[str, Any]:
     return {
         name: value.encode("utf-8", "backslashreplace").decode()
         for name, value in vars(entry).items()
@@ -85,7 +85,7 @@ def _texts(entry: Entry) -> dict[str, Any]:
     }
 
 
-def unreadable(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
+def unreadable_line(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
     """A line that says nothing. `time`: of the last line before it."""
-    why = f"{name}, line {number}, cannot be read: {clean(text, 200)}"
-    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", why, "")
+    reason = f"{name}, line {number}, cannot be read: {clean(text, 200)}"
+    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", reason, "")

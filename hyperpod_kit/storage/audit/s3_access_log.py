@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Iterable, Iterator
 from urllib.parse import unquote
 
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable_line
 
 SOURCE = "s3-access-log"
 _FIELD = re.compile(r'\[([^\]]*)\]|"((?:[^"\\]|\\.|"(?![ \n]|$))*)"|(\S+)')
@@ -29,32 +29,39 @@ _OPERATIONS = {
 BEST_EFFORT = "S3 delivers these logs as well as it can: a request may have no line"
 
 
-def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Every line; and one gap over all of them, because the log promises nothing."""
     first = last = 0.0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        words = [next((word for word in found if word), "") for found in _FIELD.findall(line)]
+        fields = [next((group for group in groups if group), "") for groups in _FIELD.findall(line)]
         try:
-            when = datetime.strptime(words[2], "%d/%b/%Y:%H:%M:%S %z").timestamp()
-            bucket, host, who, request, operation, key, status = words[1], *words[3:7], words[7], words[9]
+            when = datetime.strptime(fields[2], "%d/%b/%Y:%H:%M:%S %z").timestamp()
+            bucket, host, requester, request, operation, key, status = fields[1], *fields[3:7], fields[7], fields[9]
             int(status.replace("-", "0"))
         except (ValueError, IndexError, OverflowError):
-            yield unreadable(SOURCE, name, number, line, last)
+            yield unreadable_line(SOURCE, name, number, line, last)
             continue
         first, last = first or when, when
-        path = f"s3://{bucket}/{'' if key == '-' else unquote(unquote(key))}"
+        command = ""
+        if len(fields) > 16:
+            command = fields[16]
         yield AuditRecord(
             when,
             SOURCE,
             f"{request}:{operation}:{key}",
             _OPERATIONS.get(operation, operation),
-            path,
+            f"s3://{bucket}/{unquote(unquote(_value(key)))}",
             host=host,
-            user="" if who == "-" else who,
-            command=words[16] if len(words) > 16 else "",
+            user=_value(requester),
+            command=command,
             result="" if status.startswith("2") else status,
         )
     if first:
         yield AuditGap(first, last, SOURCE, f"{name}:best-effort", BEST_EFFORT, "")
+
+
+def _value(field: str) -> str:
+    """A field without the dash that stands for nothing."""
+    return "" if field == "-" else field

@@ -11,54 +11,56 @@ from typing import IO, Iterator, NamedTuple
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.audit import changelog, cloudtrail, node_log, s3_access_log
 from hyperpod_kit.storage.audit.record import OVERLONG, AuditGap, Entry, Importer
-from hyperpod_kit.untrusted.files import at_once
+from hyperpod_kit.untrusted.files import open_nonblocking
 
 
 class AuditSource(NamedTuple):
-    """`longest`: characters that a line of such a log may have; a longer one is a gap and is never held whole."""
+    """`max_line`: characters that a line of such a log may have; a longer one is a gap and is never held whole."""
 
-    entries: Importer
-    longest: int
+    importer: Importer
+    max_line: int
 
 
 IMPORTERS: dict[str, AuditSource] = {
-    "node": AuditSource(node_log.entries, 256 << 10),
-    "cloudtrail": AuditSource(cloudtrail.entries, cloudtrail.PIECE),
-    "s3-access-log": AuditSource(s3_access_log.entries, 16 << 10),
-    "changelog": AuditSource(changelog.entries, 16 << 10),
+    "node": AuditSource(node_log.read_entries, 256 << 10),
+    "cloudtrail": AuditSource(cloudtrail.read_entries, cloudtrail.CHUNK),
+    "s3-access-log": AuditSource(s3_access_log.read_entries, 16 << 10),
+    "changelog": AuditSource(changelog.read_entries, 16 << 10),
 }
 """Kind -> what reads it."""
 
 
-def files(places: tuple[Path, ...]) -> list[Path]:
+def list_files(paths: tuple[Path, ...]) -> list[Path]:
     """Files, and every file below directories, in a stable order. Raises Absent."""
-    found: list[Path] = []
-    for place in places:
-        if place.is_dir():
-            found += sorted(one for one in place.rglob("*") if one.is_file())
-        elif place.is_file():
-            found.append(place)
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*") if file.is_file())
+        elif path.is_file():
+            files.append(path)
         else:
-            raise Absent(f"there is no {place}")
-    return found
+            raise Absent(f"there is no {path}")
+    return files
 
 
-def read(kind: str, path: Path) -> Iterator[Entry]:
+def read_entries(kind: str, path: Path) -> Iterator[Entry]:
     """Entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
 
     Raises Absent when it cannot be opened.
     """
     source = IMPORTERS[kind]
     try:
-        raw = open(path, "rb", opener=at_once)  # noqa: SIM115  # closed below
+        raw = open(path, "rb", opener=open_nonblocking)  # noqa: SIM115  # closed below
     except OSError as err:
         raise Absent(f"cannot read {path}: {err}") from err
     damage: list[str] = []
     with raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        yield from source.entries(_pieces(stream, source, damage), path.name)
+        stream: IO[bytes] = raw
+        if packed:
+            stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
+        yield from source.importer(_lines(stream, source, damage), path.name)
     if damage:
         yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")
 
@@ -68,21 +70,21 @@ def source_name(kind: str) -> str:
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 
 
-def _pieces(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
+def _lines(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
     """Lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail, which is
     one line, pieces. Ends at damage, which is added to `damage`."""
-    whole_lines = source.entries is not cloudtrail.entries
+    by_line = source.importer is not cloudtrail.read_entries
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:
         while True:
-            line = stream.readline(source.longest)
+            line = stream.readline(source.max_line)
             if not line:
                 return
-            if not whole_lines or line.endswith(b"\n") or len(line) < source.longest:
-                yield decoder.decode(line, final=whole_lines)
+            if not by_line or line.endswith(b"\n") or len(line) < source.max_line:
+                yield decoder.decode(line, final=by_line)
                 continue
             while line and not line.endswith(b"\n"):
-                line = stream.readline(source.longest)
+                line = stream.readline(source.max_line)
             yield OVERLONG
     except (OSError, EOFError, zlib.error) as err:
         damage.append(str(err) or type(err).__name__)

@@ -11,38 +11,45 @@ from hyperpod_kit.errors import RunError, RunTimeout
 from hyperpod_kit.storage.bench.streams import StreamSample
 from hyperpod_kit.untrusted.parse import json_object
 
-LONGEST = 600.0
+TIMEOUT = 600.0
 
 
-def there() -> bool:
+def is_installed() -> bool:
     """Whether fio is installed."""
     return shutil.which("fio") is not None
 
 
-def command(directory: Path, kind: str, streams: int, each: int) -> list[str]:
+def command(directory: Path, kind: str, streams: int, file_size: int) -> list[str]:
     """`kind`: write or read. Sequential, 4 MiB blocks, one file a stream, synced at the end."""
     return [
-        *("fio", "--name=hpk", f"--directory={directory}", f"--rw={kind}", f"--numjobs={streams}", f"--size={each}"),
+        *(
+            "fio",
+            "--name=hpk",
+            f"--directory={directory}",
+            f"--rw={kind}",
+            f"--numjobs={streams}",
+            f"--size={file_size}",
+        ),
         *("--bs=4M", "--end_fsync=1", "--group_reporting", "--output-format=json", "--direct=0", "--invalidate=1"),
     ]
 
 
-def measure(directory: Path, kind: str, streams: int, each: int) -> StreamSample:
+def measure(directory: Path, kind: str, streams: int, file_size: int) -> StreamSample:
     """One run. Raises RunError, RunTimeout."""
-    words = command(directory, kind, streams, each)
+    argv = command(directory, kind, streams, file_size)
     try:
-        ran = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST, check=False)
+        completed = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        raise RunTimeout(words, -1, stderr=f"no end after {LONGEST:.0f} s") from None
-    if ran.returncode:
-        raise RunError(words, ran.returncode, ran.stdout, ran.stderr)
+        raise RunTimeout(argv, -1, stderr=f"no end after {TIMEOUT:.0f} s") from None
+    if completed.returncode:
+        raise RunError(argv, completed.returncode, completed.stdout, completed.stderr)
     try:
-        return parse(kind, streams, ran.stdout)
+        return parse_report(kind, streams, completed.stdout)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise RunError(words, 0, stderr="what it printed is not fio's JSON") from None
+        raise RunError(argv, 0, stderr="what it printed is not fio's JSON") from None
 
 
-def parse(kind: str, streams: int, printed: str) -> StreamSample:
+def parse_report(kind: str, streams: int, printed: str) -> StreamSample:
     """fio's JSON. Warnings may stand before it. Raises ValueError, KeyError."""
     body: dict[str, Any] = json_object(printed[printed.index("{") :])["jobs"][0][kind]
     return StreamSample(kind, streams, int(body["io_bytes"]), float(body["runtime"]) / 1000, False)

@@ -17,100 +17,100 @@ class ProbeResult(NamedTuple):
     why: str = ""
 
 
-def probe(directory: Path) -> Dict[str, ProbeResult]:
+def run_probes(directory: Path) -> Dict[str, ProbeResult]:
     """Every capability by name, in an empty directory that is the caller's to remove."""
-    found = {}
-    for name, attempt in _PROBES.items():
-        place = directory / name
-        by_descriptor.make_directory(place)
+    results = {}
+    for name, run_probe in _PROBES.items():
+        probe_directory = directory / name
+        by_descriptor.make_directory(probe_directory)
         try:
-            found[name] = attempt(place)
+            results[name] = run_probe(probe_directory)
         except OSError as err:
-            found[name] = ProbeResult(False, err.strerror or str(err))
-    return found
+            results[name] = ProbeResult(False, err.strerror or str(err))
+    return results
 
 
-def _written(path: Path, data: bytes = b"old") -> Path:
+def _write_file(path: Path, data: bytes = b"old") -> Path:
     by_descriptor.write_bytes(path, data)
     return path
 
 
-def _rename(place: Path) -> ProbeResult:
-    by_descriptor.rename(_written(place / "a"), place / "b")
-    return ProbeResult((place / "b").read_bytes() == b"old" and not (place / "a").exists())
+def _rename(directory: Path) -> ProbeResult:
+    by_descriptor.rename(_write_file(directory / "a"), directory / "b")
+    return ProbeResult((directory / "b").read_bytes() == b"old" and not (directory / "a").exists())
 
 
-def _rename_over(place: Path) -> ProbeResult:
-    by_descriptor.rename(_written(place / "a", b"new"), _written(place / "b"))
-    return ProbeResult((place / "b").read_bytes() == b"new")
+def _rename_over(directory: Path) -> ProbeResult:
+    by_descriptor.rename(_write_file(directory / "a", b"new"), _write_file(directory / "b"))
+    return ProbeResult((directory / "b").read_bytes() == b"new")
 
 
-def _rename_directory(place: Path) -> ProbeResult:
-    by_descriptor.make_directory(place / "a")
-    _written(place / "a" / "file")
-    by_descriptor.rename(place / "a", place / "b")
-    return ProbeResult((place / "b" / "file").exists())
+def _rename_directory(directory: Path) -> ProbeResult:
+    by_descriptor.make_directory(directory / "a")
+    _write_file(directory / "a" / "file")
+    by_descriptor.rename(directory / "a", directory / "b")
+    return ProbeResult((directory / "b" / "file").exists())
 
 
-def _append(place: Path) -> ProbeResult:
-    path = _written(place / "a")
+def _append(directory: Path) -> ProbeResult:
+    path = _write_file(directory / "a")
     with by_descriptor.stream(path, "ab") as file:
         file.write(b"er")
     return ProbeResult(path.read_bytes() == b"older")
 
 
-def _overwrite(place: Path) -> ProbeResult:
-    path = _written(place / "a", b"old" * 1000)
+def _overwrite(directory: Path) -> ProbeResult:
+    path = _write_file(directory / "a", b"old" * 1000)
     with by_descriptor.stream(path, "r+b") as file:
         file.seek(3)
         file.write(b"NEW")
     return ProbeResult(path.read_bytes() == b"oldNEW" + b"old" * 998)
 
 
-def _flock(place: Path) -> ProbeResult:
+def _flock(directory: Path) -> ProbeResult:
     """That a lock keeps a second opener out, which is more than that the call succeeds. By hand: it is the call itself
     that is looked at."""
-    path = _written(place / "a")
-    with path.open("rb") as one, path.open("rb") as two:
-        fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    path = _write_file(directory / "a")
+    with path.open("rb") as first, path.open("rb") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return ProbeResult(True)
     return ProbeResult(False, "two openers had the lock at once")
 
 
-def _atime(place: Path) -> ProbeResult:
+def _atime(directory: Path) -> ProbeResult:
     """Whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
-    path = _written(place / "a")
+    path = _write_file(directory / "a")
     by_descriptor.set_times(path, (1e9, 1e9 + 1))
     before = path.stat().st_atime
     if before != 1e9:
         return ProbeResult(False, "an access time cannot be set")
     path.read_bytes()
-    return ProbeResult(
-        path.stat().st_atime > before + 1, "" if path.stat().st_atime > before + 1 else "a read moved nothing"
-    )
+    if path.stat().st_atime > before + 1:
+        return ProbeResult(True)
+    return ProbeResult(False, "a read moved nothing")
 
 
-def _hard_link(place: Path) -> ProbeResult:
-    by_descriptor.link(_written(place / "a"), place / "b")
-    return ProbeResult((place / "b").stat().st_nlink == 2)
+def _hard_link(directory: Path) -> ProbeResult:
+    by_descriptor.link(_write_file(directory / "a"), directory / "b")
+    return ProbeResult((directory / "b").stat().st_nlink == 2)
 
 
-def _symbolic_link(place: Path) -> ProbeResult:
-    by_descriptor.symlink("a", place / "b")
-    return ProbeResult(os.readlink(place / "b") == "a")
+def _symbolic_link(directory: Path) -> ProbeResult:
+    by_descriptor.symlink("a", directory / "b")
+    return ProbeResult(os.readlink(directory / "b") == "a")
 
 
-def _mode(place: Path) -> ProbeResult:
-    path = _written(place / "a")
+def _mode(directory: Path) -> ProbeResult:
+    path = _write_file(directory / "a")
     by_descriptor.set_mode(path, 0o640)
     return ProbeResult(path.stat().st_mode & 0o777 == 0o640)
 
 
-def _sync_directory(place: Path) -> ProbeResult:
-    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_directory(directory: Path) -> ProbeResult:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
@@ -118,9 +118,9 @@ def _sync_directory(place: Path) -> ProbeResult:
     return ProbeResult(True)
 
 
-def _exclusive(place: Path) -> ProbeResult:
+def _exclusive(directory: Path) -> ProbeResult:
     """That a file which is there cannot be made again."""
-    path = _written(place / "a")
+    path = _write_file(directory / "a")
     try:
         os.close(by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:

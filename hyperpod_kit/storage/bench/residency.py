@@ -11,7 +11,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _PAGE = mmap.PAGESIZE
 
 
-def resident(path: Path) -> float:
+def resident_share(path: Path) -> float:
     """Share of the file's pages in the page cache, 0 to 1. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -19,22 +19,22 @@ def resident(path: Path) -> float:
         if not size:
             return 0.0
         # Private, so that ctypes gets an address: nothing is ever written to it.
-        with mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as held:
+        with mmap.mmap(fd, size, access=mmap.ACCESS_COPY) as mapping:
             pages = -(-size // _PAGE)
-            answer = (ctypes.c_ubyte * pages)()
-            first = ctypes.c_char.from_buffer(held)
+            residency = (ctypes.c_ubyte * pages)()
+            first = ctypes.c_char.from_buffer(mapping)
             try:
-                if _libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), answer):
-                    number = ctypes.get_errno()
-                    raise OSError(number, os.strerror(number), str(path))
+                if _libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), residency):
+                    error_number = ctypes.get_errno()
+                    raise OSError(error_number, os.strerror(error_number), str(path))
             finally:
                 del first
-            return sum(bit & 1 for bit in answer) / pages
+            return sum(bit & 1 for bit in residency) / pages
     finally:
         os.close(fd)
 
 
-def drop(path: Path) -> None:
+def drop_pages(path: Path) -> None:
     """Ask the kernel to forget the file's pages, which are on storage. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -12,9 +12,9 @@ from typing import Any, Callable
 
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
 from hyperpod_kit.storage.bench import fio, probes, replays, small, streams
-from hyperpod_kit.storage.bench.replays import ReplayAsked, ReplayFailed
+from hyperpod_kit.storage.bench.replays import ReplayFailed, ReplayRequest
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
-from hyperpod_kit.storage.bench.shape import StreamShape, shape
+from hyperpod_kit.storage.bench.shape import StreamShape, fit_shape
 from hyperpod_kit.storage.bench.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 from hyperpod_kit.system import mountinfo
@@ -28,12 +28,12 @@ KINDS = {
 """Type of file system -> the name in a plan of what usually is behind it; MOUNT=KIND says otherwise."""
 
 SMALL_FILES = 200
-LARGEST = 2**30
+MAX_STREAM_BYTES = 2**30
 """Bytes of a stream, at most."""
 
 
 @dataclass(frozen=True)
-class Place:
+class BenchMount:
     """A mount to measure, and its name in a plan."""
 
     path: Path
@@ -45,7 +45,7 @@ class Place:
 class MountReport:
     """What was found; `left_out`: measurements that were not made, and why."""
 
-    place: Place
+    mount: BenchMount
     probes: dict[str, probes.ProbeResult] = field(default_factory=dict)
     streams: list[StreamSample] = field(default_factory=list)
     fio: list[StreamSample] = field(default_factory=list)
@@ -55,129 +55,153 @@ class MountReport:
 
     def shape(self, kind: str) -> StreamShape | None:
         """Of own streams; `kind`: write or read."""
-        return shape([one for one in self.streams if one.kind == kind])
+        return fit_shape([sample for sample in self.streams if sample.kind == kind])
+
+    def _shape_json(self, kind: str) -> dict[str, Any] | None:
+        stream_shape = self.shape(kind)
+        return None if stream_shape is None else stream_shape._asdict()
 
     def to_json(self) -> dict[str, Any]:
         """Rates in bytes a second, times in seconds."""
-        shapes = {kind: self.shape(kind) for kind in ("write", "read")}
+        small_files = None
+        if self.small is not None:
+            small_files = self.small._asdict()
         return {
-            "path": str(self.place.path),
-            "storage": self.place.kind,
-            "about": self.place.about,
-            "probes": {name: one._asdict() for name, one in self.probes.items()},
-            "streams": [{**one._asdict(), "rate": one.rate} for one in self.streams],
-            "fio": [{**one._asdict(), "rate": one.rate} for one in self.fio],
-            "shape": {kind: one._asdict() if one else None for kind, one in shapes.items()},
-            "small_files": self.small._asdict() if self.small else None,
-            "saves": [asdict(one) for one in self.saves],
+            "path": str(self.mount.path),
+            "storage": self.mount.kind,
+            "about": self.mount.about,
+            "probes": {name: probe._asdict() for name, probe in self.probes.items()},
+            "streams": [{**sample._asdict(), "rate": sample.rate} for sample in self.streams],
+            "fio": [{**sample._asdict(), "rate": sample.rate} for sample in self.fio],
+            "shape": {kind: self._shape_json(kind) for kind in ("write", "read")},
+            "small_files": small_files,
+            "saves": [asdict(save) for save in self.saves],
             "left_out": self.left_out,
         }
 
 
-def place(text: str) -> Place:
+def parse_mount(text: str) -> BenchMount:
     """`/fsx` or `/fsx=fsx-lustre`. Raises UsageError."""
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
         raise Absent(f"{path} is no directory here")
-    found = mountinfo.holding(mountinfo.read(), os.path.realpath(path))
-    kind_of = found.fs_type if found else "unknown"
+    entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
+    file_system, source = "unknown", ""
+    options: list[str] = []
+    if entry is not None:
+        file_system, source, options = entry.fs_type, entry.source, list(entry.options)
     about = {
-        "file_system": kind_of,
-        "source": found.source if found else "",
-        "options": list(found.options) if found else [],
+        "file_system": file_system,
+        "source": source,
+        "options": options,
         "host": platform.node(),
         "kernel": platform.release(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    return Place(Path(path), kind or KINDS.get(kind_of, kind_of), about)
+    return BenchMount(Path(path), kind or KINDS.get(file_system, file_system), about)
 
 
 def measure(
-    where: Place, budget: float, counts: tuple[int, ...], asked: ReplayAsked | None, say: Callable[[str], None]
+    mount: BenchMount,
+    budget: float,
+    counts: tuple[int, ...],
+    replay_request: ReplayRequest | None,
+    progress: Callable[[str], None],
 ) -> MountReport:
     """All of it. What its budget does not cover is left out. Raises OSError when nothing can be written there."""
-    found = MountReport(where)
+    report = MountReport(mount)
 
-    def tried(what: str, work: Callable[[], None]) -> None:
-        say(f"{where.path}: {what}")
+    def try_measurement(what: str, work: Callable[[], None]) -> None:
+        progress(f"{mount.path}: {what}")
         try:
             work()
         except (BudgetSpent, ReplayFailed, RunError) as err:
-            found.left_out.append(str(err))
+            report.left_out.append(str(err))
         except OSError as err:
-            found.left_out.append(f"{what}: {err.strerror or err}")
+            report.left_out.append(f"{what}: {err.strerror or err}")
 
-    with Scratch(where.path, budget) as scratch:
-        tried("what it can do", partial(_probes, scratch, found))
-        share = budget if asked is None else budget - replays.SAVES * asked.size * len(asked.writers)
-        each = _each(min(share, scratch.left) * (0.5 if fio.there() else 1.0), counts)
-        for count, size in _steps(counts, each):
-            tried(f"{count} streams of {size / 1e6:.0f} MB", partial(_streams, scratch, found, count, size))
-            if fio.there():
-                tried(f"fio, {count} streams", partial(_fio, scratch, found, count, size))
-        tried(f"{SMALL_FILES} small files", partial(_small, scratch, found))
-        for writer in asked.writers if asked is not None else ():
-            assert asked is not None
-            tried(f"a checkpoint by {writer}", partial(_saves, scratch, found, asked, writer))
-    return found
+    with Scratch(mount.path, budget) as scratch:
+        try_measurement("what it can do", partial(_measure_probes, scratch, report))
+        share = budget
+        if replay_request is not None:
+            share -= replays.SAVES * replay_request.size * len(replay_request.writers)
+        share = min(share, scratch.remaining)
+        if fio.is_installed():
+            share *= 0.5
+        file_size = _file_size(share, counts)
+        for count, size in _steps(counts, file_size):
+            try_measurement(
+                f"{count} streams of {size / 1e6:.0f} MB", partial(_measure_streams, scratch, report, count, size)
+            )
+            if fio.is_installed():
+                try_measurement(f"fio, {count} streams", partial(_measure_fio, scratch, report, count, size))
+        try_measurement(f"{SMALL_FILES} small files", partial(_measure_small_files, scratch, report))
+        if replay_request is not None:
+            for writer in replay_request.writers:
+                measure_saves = partial(_measure_saves, scratch, report, replay_request, writer)
+                try_measurement(f"a checkpoint by {writer}", measure_saves)
+    return report
 
 
-def calibration(found: list[MountReport]) -> Calibration:
+def to_calibration(reports: list[MountReport]) -> Calibration:
     """What `storage plan --calibration` reads. Raises HyperpodKitError without a single save."""
-    samples = tuple(one for report in found for one in report.saves)
+    samples = tuple(save for report in reports for save in report.saves)
     if not samples:
         raise HyperpodKitError("no save was measured, so there is nothing to plan from", hint="--budget SIZE")
-    about = {str(report.place.path): report.to_json() for report in found}
+    about = {str(report.mount.path): report.to_json() for report in reports}
     return Calibration(f"storage bench on {platform.node()}", samples, about)
 
 
-def _each(share: float, counts: tuple[int, ...]) -> int:
+def _file_size(share: float, counts: tuple[int, ...]) -> int:
     """Bytes of a stream, in whole blocks: all steps together write no more than `share`."""
     parts = sum(counts) + 1 / 8
-    return max(BLOCK, min(LARGEST, int(share / parts)) // BLOCK * BLOCK)
+    return max(BLOCK, min(MAX_STREAM_BYTES, int(share / parts)) // BLOCK * BLOCK)
 
 
-def _steps(counts: tuple[int, ...], each: int) -> list[tuple[int, int]]:
+def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
     """(streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
-    eighth = max(BLOCK, each // 8 // BLOCK * BLOCK)
-    return [*([(1, eighth)] if eighth < each else []), *((count, each) for count in counts)]
+    eighth = max(BLOCK, file_size // 8 // BLOCK * BLOCK)
+    steps = [(count, file_size) for count in counts]
+    if eighth < file_size:
+        steps.insert(0, (1, eighth))
+    return steps
 
 
-def _probes(scratch: Scratch, found: MountReport) -> None:
-    scratch.take(64 * 1024, "probes")
-    place = scratch.directory("probes")
-    found.probes = probes.probe(place)
-    scratch.forget(place)
+def _measure_probes(scratch: Scratch, report: MountReport) -> None:
+    scratch.reserve(64 * 1024, "probes")
+    directory = scratch.make_directory("probes")
+    report.probes = probes.run_probes(directory)
+    scratch.remove(directory)
 
 
-def _streams(scratch: Scratch, found: MountReport, count: int, size: int) -> None:
-    scratch.take(count * size, f"{count} streams")
-    place = scratch.directory("streams")
+def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
+    scratch.reserve(count * size, f"{count} streams")
+    directory = scratch.make_directory("streams")
     try:
-        found.streams.append(streams.write(place, count, size))
-        found.streams.append(streams.read(place, count))
+        report.streams.append(streams.write(directory, count, size))
+        report.streams.append(streams.read(directory, count))
     finally:
-        scratch.forget(place)
+        scratch.remove(directory)
 
 
-def _fio(scratch: Scratch, found: MountReport, count: int, size: int) -> None:
-    scratch.take(count * size, f"fio, {count} streams")
-    place = scratch.directory("fio")
+def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
+    scratch.reserve(count * size, f"fio, {count} streams")
+    directory = scratch.make_directory("fio")
     try:
-        found.fio.append(fio.measure(place, "write", count, size))
-        found.fio.append(fio.measure(place, "read", count, size))
+        report.fio.append(fio.measure(directory, "write", count, size))
+        report.fio.append(fio.measure(directory, "read", count, size))
     finally:
-        scratch.forget(place)
+        scratch.remove(directory)
 
 
-def _small(scratch: Scratch, found: MountReport) -> None:
-    scratch.take(SMALL_FILES * small.SIZE, "small files")
-    place = scratch.directory("small")
+def _measure_small_files(scratch: Scratch, report: MountReport) -> None:
+    scratch.reserve(SMALL_FILES * small.SIZE, "small files")
+    directory = scratch.make_directory("small")
     try:
-        found.small = small.measure(place, SMALL_FILES)
+        report.small = small.measure(directory, SMALL_FILES)
     finally:
-        scratch.forget(place)
+        scratch.remove(directory)
 
 
-def _saves(scratch: Scratch, found: MountReport, asked: ReplayAsked, writer: str) -> None:
-    found.saves += replays.replay(scratch, asked, writer, found.place.kind)
+def _measure_saves(scratch: Scratch, report: MountReport, replay_request: ReplayRequest, writer: str) -> None:
+    report.saves += replays.replay(scratch, replay_request, writer, report.mount.kind)

@@ -21,33 +21,42 @@ class StreamShape(NamedTuple):
     def seconds(self, streams: int, size: float) -> float:
         """Of `streams` streams with `size` bytes in all."""
         rate = self.stream * streams
-        return self.first + size / (min(rate, self.whole) if self.whole is not None else rate)
+        if self.whole is not None:
+            rate = min(rate, self.whole)
+        return self.first + size / rate
 
 
 NO_GAIN = 0.8
 """Twice the streams that give less than this share of twice the rate have met a limit."""
 
 
-def shape(samples: Sequence[StreamSample]) -> StreamShape | None:
+def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
     """Of samples of one kind; None without a sample of one stream. Two sizes of one stream are needed for `first`."""
-    alone = sorted((one for one in samples if one.streams == 1), key=lambda one: one.size)
+    alone = sorted((sample for sample in samples if sample.streams == 1), key=lambda sample: sample.size)
     if not alone:
         return None
-    first, stream = _line([(float(one.size), one.seconds) for one in alone])
-    whole = _whole(first, stream, samples)
-    made = StreamShape(first, stream, whole, None if whole is None else whole / stream, 0.0)
-    worst = max(abs(made.seconds(one.streams, one.size) / one.seconds - 1) for one in samples)
-    return made._replace(error=worst)
+    first, stream = _fit_line([(float(sample.size), sample.seconds) for sample in alone])
+    total_rate = _total_rate(first, stream, samples)
+    knee = None
+    if total_rate is not None:
+        knee = total_rate / stream
+    fitted = StreamShape(first, stream, total_rate, knee, 0.0)
+    worst = max(abs(fitted.seconds(sample.streams, sample.size) / sample.seconds - 1) for sample in samples)
+    return fitted._replace(error=worst)
 
 
-def _whole(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
+def _total_rate(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
     """The rate that many streams do not get beyond, None when each still has its own rate."""
-    rates = [(one.streams, one.size / max(one.seconds - first, 1e-9)) for one in samples if one.streams > 1]
+    rates = [
+        (sample.streams, sample.size / max(sample.seconds - first, 1e-9)) for sample in samples if sample.streams > 1
+    ]
     limited = [rate for count, rate in rates if rate < NO_GAIN * count * stream]
-    return max(rate for _, rate in rates) if limited else None
+    if not limited:
+        return None
+    return max(rate for _, rate in rates)
 
 
-def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """(seconds at 0 bytes, bytes a second): the line of least relative error; through 0 when there is one size."""
     weights = [1 / seconds**2 for _, seconds in points]
     total = sum(weights)

@@ -27,32 +27,34 @@ class SmallFiles(NamedTuple):
 
 def measure(directory: Path, count: int) -> SmallFiles:
     """`count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
-    folder = walk.directory(str(directory))
+    folder = walk.open_directory(str(directory))
     try:
-        return _measured(folder, directory, count)
+        return _measure(folder, directory, count)
     finally:
         os.close(folder)
 
 
-def _measured(folder: int, directory: Path, count: int) -> SmallFiles:
+def _measure(folder: int, directory: Path, count: int) -> SmallFiles:
     data = os.urandom(SIZE)
     names = [f"{number:06d}" for number in range(count)]
-    made = [_timed(partial(_make, name, folder, data)) for name in names]
-    opened = [_timed(partial(_open, name, folder)) for name in names]
-    begin = time.perf_counter()
+    create_seconds = [_seconds_of(partial(_create_file, name, folder, data)) for name in names]
+    open_seconds = [_seconds_of(partial(_open_file, name, folder)) for name in names]
+    started_at = time.perf_counter()
     with os.scandir(folder) as entries:
-        found = sum(entry.stat(follow_symlinks=False).st_size == SIZE for entry in entries)
-    listed = time.perf_counter() - begin
-    if found != count:
-        raise OSError(f"{directory}: {count} files were written, {found} are listed with their size")
-    begin = time.perf_counter()
+        found_count = sum(entry.stat(follow_symlinks=False).st_size == SIZE for entry in entries)
+    listed = time.perf_counter() - started_at
+    if found_count != count:
+        raise OSError(f"{directory}: {count} files were written, {found_count} are listed with their size")
+    started_at = time.perf_counter()
     for name in names:
         os.unlink(name, dir_fd=folder)
-    removed = time.perf_counter() - begin
-    return SmallFiles(count, *_both(made), *_both(opened), count / listed, count / removed)
+    removed = time.perf_counter() - started_at
+    return SmallFiles(
+        count, *_median_and_95th(create_seconds), *_median_and_95th(open_seconds), count / listed, count / removed
+    )
 
 
-def _make(name: str, folder: int, data: bytes) -> None:
+def _create_file(name: str, folder: int, data: bytes) -> None:
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         os.write(fd, data)
@@ -61,7 +63,7 @@ def _make(name: str, folder: int, data: bytes) -> None:
         os.close(fd)
 
 
-def _open(name: str, folder: int) -> None:
+def _open_file(name: str, folder: int) -> None:
     fd = os.open(name, os.O_RDONLY, dir_fd=folder)
     try:
         os.read(fd, 1)
@@ -69,13 +71,13 @@ def _open(name: str, folder: int) -> None:
         os.close(fd)
 
 
-def _timed(work: Callable[[], None]) -> float:
-    begin = time.perf_counter()
+def _seconds_of(work: Callable[[], None]) -> float:
+    started_at = time.perf_counter()
     work()
-    return time.perf_counter() - begin
+    return time.perf_counter() - started_at
 
 
-def _both(values: list[float]) -> tuple[float, float]:
+def _median_and_95th(values: list[float]) -> tuple[float, float]:
     """The median and the 95th percentile."""
     ranked = sorted(values)
     return ranked[len(ranked) // 2], ranked[len(ranked) * 95 // 100]

@@ -37,24 +37,24 @@ class StreamSample(NamedTuple):
         return self.size / self.seconds
 
 
-def write(directory: Path, streams: int, each: int) -> StreamSample:
-    """`streams` new files of `each` bytes (whole blocks), written at once and synced. Raises OSError."""
+def write(directory: Path, streams: int, file_size: int) -> StreamSample:
+    """`streams` new files of `file_size` bytes (whole blocks), written at once and synced. Raises OSError."""
     with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
         view[:] = os.urandom(BLOCK)
         direct = [False] * streams
 
-        def one(number: int, stop: threading.Event) -> None:
-            fd, direct[number] = _opened(directory / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        def write_file(number: int, stop: threading.Event) -> None:
+            fd, direct[number] = _open_uncached(directory / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
-                left = each
-                while left > 0 and not stop.is_set():
-                    left -= os.write(fd, view[: min(BLOCK, left)])
+                remaining = file_size
+                while remaining > 0 and not stop.is_set():
+                    remaining -= os.write(fd, view[: min(BLOCK, remaining)])
                 os.fsync(fd)
             finally:
                 os.close(fd)  # Mountpoint uploads here, and here it says that it failed
 
-        seconds = _together(one, streams)
-    return StreamSample("write", streams, streams * each, seconds, all(direct))
+        seconds = _run_threads(write_file, streams)
+    return StreamSample("write", streams, streams * file_size, seconds, all(direct))
 
 
 def read(directory: Path, streams: int) -> StreamSample:
@@ -62,13 +62,13 @@ def read(directory: Path, streams: int) -> StreamSample:
     paths = [directory / str(number) for number in range(streams)]
     cached = []
     for path in paths:
-        residency.drop(path)
+        residency.drop_pages(path)
         with contextlib.suppress(OSError):  # a FUSE mount without mmap
-            cached.append(residency.resident(path))
+            cached.append(residency.resident_share(path))
     sizes, direct = [0] * streams, [False] * streams
 
-    def one(number: int, stop: threading.Event) -> None:
-        fd, direct[number] = _opened(paths[number], os.O_RDONLY)
+    def read_file(number: int, stop: threading.Event) -> None:
+        fd, direct[number] = _open_uncached(paths[number], os.O_RDONLY)
         try:
             with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
                 while not stop.is_set() and (got := os.readv(fd, [view])):
@@ -76,11 +76,11 @@ def read(directory: Path, streams: int) -> StreamSample:
         finally:
             os.close(fd)
 
-    seconds = _together(one, streams)
+    seconds = _run_threads(read_file, streams)
     return StreamSample("read", streams, sum(sizes), seconds, all(direct), max(cached, default=0.0))
 
 
-def _opened(path: Path, flags: int) -> tuple[int, bool]:
+def _open_uncached(path: Path, flags: int) -> tuple[int, bool]:
     """A descriptor, and whether it is past the page cache."""
     try:
         return by_descriptor.open_file(path, flags | os.O_DIRECT, 0o600), True
@@ -93,7 +93,7 @@ def _opened(path: Path, flags: int) -> tuple[int, bool]:
         return by_descriptor.open_file(path, flags, 0o600), False
 
 
-def _together(work: Callable[[int, threading.Event], None], count: int) -> float:
+def _run_threads(work: Callable[[int, threading.Event], None], count: int) -> float:
     """Seconds from when all threads may begin until the last is done. Raises what one of them raised.
 
     When the wait for them ends early (Ctrl-C), they are told to stop and waited for: what they write to is removed
@@ -102,30 +102,30 @@ def _together(work: Callable[[int, threading.Event], None], count: int) -> float
     errors: list[BaseException] = []
     start, stop = threading.Barrier(count + 1), threading.Event()
     # Not Thread.join: interrupted once, Python 3.11's takes the thread for ended.
-    ended = [threading.Event() for _ in range(count)]
+    finished = [threading.Event() for _ in range(count)]
 
-    def guarded(number: int) -> None:
+    def run_guarded(number: int) -> None:
         try:
             start.wait()
             work(number, stop)
         except BaseException as err:
             errors.append(err)
         finally:
-            ended[number].set()
+            finished[number].set()
 
     for number in range(count):
-        threading.Thread(target=guarded, args=(number,), daemon=True).start()
+        threading.Thread(target=run_guarded, args=(number,), daemon=True).start()
     try:
         start.wait()
-        begin = time.perf_counter()
-        for one in ended:
-            one.wait()
-        seconds = time.perf_counter() - begin
+        started_at = time.perf_counter()
+        for event in finished:
+            event.wait()
+        seconds = time.perf_counter() - started_at
     finally:
         stop.set()
         start.abort()
-        for one in ended:
-            one.wait()
+        for event in finished:
+            event.wait()
     if errors:
         raise errors[0]
     return max(seconds, 1e-9)

@@ -70,7 +70,7 @@ class Calibration:
 
     def rate(self, storage: str, writer: str) -> Rate | None:
         """None where nothing of the kind was measured."""
-        return fit(one for one in self.samples if (one.storage, one.writer) == (storage, writer))
+        return fit_rate(sample for sample in self.samples if (sample.storage, sample.writer) == (storage, writer))
 
     def to_json(self) -> dict[str, Any]:
         """What `load` takes back."""
@@ -79,24 +79,26 @@ class Calibration:
             "version": VERSION,
             "source": self.source,
             "about": self.about,
-            "samples": [vars(one) for one in self.samples],
+            "samples": [vars(sample) for sample in self.samples],
         }
 
 
-def fit(samples: Iterable[Sample]) -> Rate | None:
+def fit_rate(samples: Iterable[Sample]) -> Rate | None:
     """The rate of samples of one storage and one writer, None of none."""
-    found = list(samples)
-    if not found:
+    sample_list = list(samples)
+    if not sample_list:
         return None
-    fast, slow = max(one.each for one in found), min(one.each for one in found)
-    stalls = [one.size / one.writers / one.stall for one in found if one.stall]
-    stall = min(stalls) if stalls else None
-    on_node = max(one.writers // one.nodes for one in found)
-    largest = max(one.size / one.writers for one in found)
-    return Rate((fast + slow) / 2, on_node, (fast - slow) / (fast + slow), len(found), stall, largest)
+    fastest, slowest = max(sample.each for sample in sample_list), min(sample.each for sample in sample_list)
+    stalls = [sample.size / sample.writers / sample.stall for sample in sample_list if sample.stall]
+    stall = min(stalls, default=None)
+    on_node = max(sample.writers // sample.nodes for sample in sample_list)
+    largest = max(sample.size / sample.writers for sample in sample_list)
+    return Rate(
+        (fastest + slowest) / 2, on_node, (fastest - slowest) / (fastest + slowest), len(sample_list), stall, largest
+    )
 
 
-class Cell(NamedTuple):
+class CalibrationCell(NamedTuple):
     """A measured time beside the predicted one, in seconds; `left_out`: predicted from the other samples alone."""
 
     sample: Sample
@@ -110,18 +112,27 @@ class Cell(NamedTuple):
 
     @property
     def left_out_error(self) -> float | None:
-        return None if self.left_out is None else self.left_out / self.sample.seconds - 1
+        if self.left_out is None:
+            return None
+        return self.left_out / self.sample.seconds - 1
 
 
-def cells(calibration: Calibration) -> list[Cell]:
+def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
     """Every sample beside what the calibration says of it."""
     out = []
-    for one in calibration.samples:
-        kin = [other for other in calibration.samples if (other.storage, other.writer) == (one.storage, one.writer)]
-        rate, others = fit(kin), fit(other for other in kin if other is not one)
+    for sample in calibration.samples:
+        same_kind = [
+            candidate
+            for candidate in calibration.samples
+            if (candidate.storage, candidate.writer) == (sample.storage, sample.writer)
+        ]
+        rate = fit_rate(same_kind)
+        rate_of_others = fit_rate(candidate for candidate in same_kind if candidate is not sample)
         assert rate is not None
-        left_out = None if others is None else others.seconds(one.size, one.writers)
-        out.append(Cell(one, rate.seconds(one.size, one.writers), left_out))
+        left_out = None
+        if rate_of_others is not None:
+            left_out = rate_of_others.seconds(sample.size, sample.writers)
+        out.append(CalibrationCell(sample, rate.seconds(sample.size, sample.writers), left_out))
     return out
 
 
@@ -139,34 +150,36 @@ def load(path: Path) -> Calibration:
     except ValueError as err:
         raise ConfigError(f"{path} is no calibration: {err}") from None
     if body.get("format") != FORMAT or body.get("version") != VERSION:
-        found = f"{body.get('format')!r} {body.get('version')!r}"
-        raise ConfigError(f"{path}: expected {FORMAT} {VERSION}, found {found[:80]}")
+        actual = f"{body.get('format')!r} {body.get('version')!r}"
+        raise ConfigError(f"{path}: expected {FORMAT} {VERSION}, found {actual[:80]}")
     rows = body.get("samples")
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: `samples` is no list")
     about = body.get("about")
+    if not isinstance(about, dict):
+        about = {}
     return Calibration(
         str(body.get("source") or path),
-        tuple(_sample(row, f"{path}: samples[{number}]") for number, row in enumerate(rows)),
-        about if isinstance(about, dict) else {},
+        tuple(_decode_sample(row, f"{path}: samples[{number}]") for number, row in enumerate(rows)),
+        about,
     )
 
 
-def _sample(row: Any, where: str) -> Sample:
+def _decode_sample(row: Any, location: str) -> Sample:
     if not isinstance(row, dict):
-        raise ConfigError(f"{where} is no object")
+        raise ConfigError(f"{location} is no object")
     for name in ("storage", "writer"):
         if not isinstance(row.get(name), str):
-            raise ConfigError(f"{where}.{name} is {row.get(name)!r}: expected text")
+            raise ConfigError(f"{location}.{name} is {row.get(name)!r}: expected text")
     for name in ("writers", "nodes", "size", "seconds"):
         value = row.get(name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
-            raise ConfigError(f"{where}.{name} is {value!r}: expected a number above 0")
+            raise ConfigError(f"{location}.{name} is {value!r}: expected a number above 0")
     stall = row.get("stall")
     if stall is not None and (isinstance(stall, bool) or not isinstance(stall, (int, float)) or not stall > 0):
-        raise ConfigError(f"{where}.stall is {stall!r}: expected a number above 0")
+        raise ConfigError(f"{location}.stall is {stall!r}: expected a number above 0")
     if row["nodes"] > row["writers"] or row["writers"] != int(row["writers"]) or row["nodes"] != int(row["nodes"]):
-        raise ConfigError(f"{where}: {row['writers']} writers on {row['nodes']} nodes")
+        raise ConfigError(f"{location}: {row['writers']} writers on {row['nodes']} nodes")
     return Sample(
         row["storage"],
         row["writer"],

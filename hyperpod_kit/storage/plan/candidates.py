@@ -10,25 +10,25 @@ from hyperpod_kit.checkpoint.repository.store.s3_upload import part_size
 from hyperpod_kit.storage.plan import catalog, interval, seeds
 from hyperpod_kit.storage.plan.calibration import Calibration, Rate
 from hyperpod_kit.storage.plan.catalog import LustreSize, StorageKind
-from hyperpod_kit.storage.plan.facts import JobFacts, SavedBy
+from hyperpod_kit.storage.plan.facts import JobFacts, PlannedWriter
 from hyperpod_kit.storage.plan.prices import Price
 from hyperpod_kit.storage.plan.sizing import (
     DEFAULT_PART_MIB,
+    MAX_PARTS,
     MIB,
-    MOST_PARTS,
     CheckpointSize,
-    gib,
+    format_bytes,
     largest_file,
     open_writers,
 )
 
-FULLEST = 0.8
+MAX_SHARE = 0.8
 """Of a file system's room that a plan uses."""
 
-FARTHEST = 16
+MAX_EXTRAPOLATION = 16
 """Times the largest measured file: beyond that what a save costs apart from its bytes has spoiled the rate."""
 
-COPY = (2e9, 20e9)
+COPY_RATES = (2e9, 20e9)
 """Bytes a second at which a rank's state is copied to shared memory where it was not measured: slow, fast."""
 
 MONTH = 730 * 3600.0
@@ -83,14 +83,16 @@ class StorageChoice:
     @property
     def monthly(self) -> float:
         """US dollars; without end where a price is not known."""
-        return math.inf if self.cost.usd is None else self.cost.usd
+        if self.cost.usd is None:
+            return math.inf
+        return self.cost.usd
 
 
-SPARSER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+INTERVAL_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 """Times the interval of least waste that a kind is offered at, where each save costs money."""
 
 
-def offers(
+def list_choices(
     kind: StorageKind,
     facts: JobFacts,
     size: CheckpointSize,
@@ -99,35 +101,42 @@ def offers(
 ) -> list[StorageChoice]:
     """The kind in every size that it can be bought in; where each save and each lost GPU hour cost money, in rarer
     rhythms too."""
-    made = [_made(kind, facts, size, calibration, prices, lustre) for lustre in _sizes(kind, facts, size, calibration)]
+    choices = [
+        _make_choice(kind, facts, size, calibration, prices, lustre)
+        for lustre in _lustre_sizes(kind, facts, size, calibration)
+    ]
     if facts.every is not None or not facts.gpu_hour or not (kind.put_price or kind.write_price):
-        return made
+        return choices
     return [
-        _made(kind, facts, size, calibration, prices, one.lustre, one.rhythm.every * times)
-        for one in made
-        for times in SPARSER
+        _make_choice(kind, facts, size, calibration, prices, choice.lustre, choice.rhythm.every * times)
+        for choice in choices
+        for times in INTERVAL_FACTORS
     ]
 
 
-def _sizes(
+def _lustre_sizes(
     kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None
 ) -> list[LustreSize | None]:
     if not kind.bought:
         return [None]
-    throughputs = [facts.fsx_throughput] if facts.fsx_throughput else list(catalog.FSX_THROUGHPUTS)
-    room = size.total * (facts.keep + 1) / FULLEST
-    demand = _demand(facts, size, _rate(kind.name, facts, calibration)[0])
+    throughputs = list(catalog.FSX_THROUGHPUTS)
+    if facts.fsx_throughput:
+        throughputs = [facts.fsx_throughput]
+    room = size.total * (facts.keep + 1) / MAX_SHARE
+    demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, calibration)[0])
     return [
         lustre for throughput in throughputs for lustre in catalog.lustre_sizes(demand, room, throughput, facts.efa)
     ]
 
 
-def requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+def write_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
     """PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
-    return sum(parts + (2 if parts > 1 else 0) for parts in _parts_of_files(kind, facts, size))
+    parts_of_files = _parts_of_files(kind, facts, size)
+    uploads = sum(parts > 1 for parts in parts_of_files)
+    return sum(parts_of_files) + 2 * uploads
 
 
-def reads(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+def read_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
     """GETs that read one save back, in the parts in which it was written."""
     return sum(_parts_of_files(kind, facts, size))
 
@@ -139,24 +148,28 @@ def loads_a_month(facts: JobFacts) -> float:
 
 def memory_share(facts: JobFacts) -> float:
     """Of the failures, those that leave the newest save in some memory. Another's writer has none there."""
-    return facts.memory_share if facts.writer is SavedBy.OURS else 0.0
+    if facts.writer is not PlannedWriter.HYPERPOD_KIT:
+        return 0.0
+    return facts.memory_share
 
 
 def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
     """Of each file of a save that S3 takes; none where requests are not billed."""
     if kind.puts is None:
         return []
-    files = [size.rank] * size.files if facts.writer.sharded else [size.model, size.optimizer]
-    parts = {file: max(1, math.ceil(file / _part(kind, facts, size, file))) for file in set(files) if file}
+    files = [size.model, size.optimizer]
+    if facts.writer.sharded:
+        files = [size.rank] * size.files
+    parts = {file: max(1, math.ceil(file / _part_bytes(kind, facts, size, file))) for file in set(files) if file}
     return [parts[file] for file in files if file]
 
 
-def _part(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: float) -> float:
+def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: float) -> float:
     """Bytes of one request."""
     if kind.parts:
         return float((facts.mountpoint_part_mib or size.part_mib) * MIB)
     if kind.then is not None:
-        return max(catalog.S5CMD_PART, file / MOST_PARTS)
+        return max(catalog.S5CMD_PART, file / MAX_PARTS)
     return float(part_size(math.ceil(file)))
 
 
@@ -164,41 +177,50 @@ def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
     """The least time that so many requests take."""
     if kind.puts is None:
         return 0.0
-    return count / (kind.puts * (1 if kind.whole_bucket else facts.prefixes))
+    if kind.whole_bucket:
+        return count / kind.puts
+    return count / (kind.puts * facts.prefixes)
 
 
-def _demand(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
+def _writing_nodes(facts: JobFacts) -> int:
+    """The nodes that write at once."""
+    if facts.writer.sharded:
+        return facts.nodes
+    return 1
+
+
+def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
     """Bytes a second that a file system has to take so as not to be the bottleneck: all that the writers drive while
     training waits for them; behind training's back only what brings a save to its end in half an interval."""
-    nodes = facts.nodes if facts.writer.sharded else 1
-    driven = min(rate.each * size.files, nodes * facts.network)
+    driven = min(rate.each * size.files, _writing_nodes(facts) * facts.network)
     if facts.writer.waits:
         return driven
-    between = facts.every or interval.young(size.rank / COPY[0], facts.mtbf)
+    between = facts.every or interval.young_interval(size.rank / COPY_RATES[0], facts.mtbf)
     return min(driven, 2 * size.total / between)
 
 
-def _rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tuple[Rate, bool]:
+def _writer_rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tuple[Rate, bool]:
     """The rate of this storage and writer, and whether it was measured; otherwise the slowest that the published
     tables have of a writer of that shape."""
     writer = facts.writer.value
-    measured = calibration.rate(storage, writer) if calibration is not None else None
-    if measured is not None:
-        return measured, True
+    if calibration is not None:
+        measured = calibration.rate(storage, writer)
+        if measured is not None:
+            return measured, True
     shape = "dcp" if facts.writer.sharded else "torch-save"
     storage = next((kind.near for kind in catalog.KINDS if kind.name == storage and kind.near), storage)
     near = (calibration or seeds.CHECKPOINTS).rate(storage, shape) or seeds.CHECKPOINTS.rate(storage, shape)
     if near is not None:
         return near, False
-    known = [seeds.CHECKPOINTS.rate(name, shape) for name in seeds.COLUMNS]
-    return min((rate for rate in known if rate is not None), key=lambda rate: rate.each), False
+    known_rates = [seeds.CHECKPOINTS.rate(name, shape) for name in seeds.COLUMNS]
+    return min((rate for rate in known_rates if rate is not None), key=lambda rate: rate.each), False
 
 
-def _written(
+def _write_time(
     storage: str, limit: float, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None, least: float
 ) -> tuple[Band, bool]:
     """Seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most, and `least` at least."""
-    rate, measured = _rate(storage, facts, calibration)
+    rate, measured = _writer_rate(storage, facts, calibration)
     at_limit = max(size.total / limit, least)
     likely = max(rate.seconds(size.total, size.files), at_limit)
     if measured:
@@ -206,15 +228,17 @@ def _written(
     return Band(at_limit, likely, 2 * likely), False
 
 
-def _limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
+def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
     """Bytes a second that pass at most: of a node, of one file, of the whole."""
-    nodes = facts.nodes if facts.writer.sharded else 1
+    nodes = _writing_nodes(facts)
     if kind.local:
         return nodes * 100e9  # no network in its way
-    client = catalog.EFA_CLIENT if facts.efa and (kind.bought or kind.tiered) else kind.client
+    client = kind.client
+    if facts.efa and (kind.bought or kind.tiered):
+        client = catalog.EFA_CLIENT
     limits = [nodes * min(facts.network, client or facts.network)]
-    if kind.whole is not None:
-        limits.append(kind.whole)
+    if kind.total_bandwidth is not None:
+        limits.append(kind.total_bandwidth)
     if kind.tiered:
         limits.append(tiering_throughput(kind, facts, size))
     if lustre is not None:
@@ -224,11 +248,11 @@ def _limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: Lus
 
 def tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
     """Bytes a second to buy: what the writers drive, in whole steps."""
-    demand = _demand(facts, size, _rate(kind.name, facts, None)[0])
+    demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, None)[0])
     return max(1, math.ceil(demand / catalog.TIERING_STEP)) * catalog.TIERING_STEP
 
 
-def _made(
+def _make_choice(
     kind: StorageKind,
     facts: JobFacts,
     size: CheckpointSize,
@@ -237,31 +261,37 @@ def _made(
     lustre: LustreSize | None,
     every: float | None = None,
 ) -> StorageChoice:
-    nodes = facts.nodes if facts.writer.sharded else 1
-    count = requests(kind, facts, size)
+    count = write_requests(kind, facts, size)
     least = _request_seconds(kind, facts, count)
-    limit = _limit(kind, facts, size, lustre)
-    written, calibrated = _written(kind.name, limit, facts, size, calibration, 0.0 if kind.then else least)
-    durable = away = written
-    if kind.then is not None:
+    limit = _bandwidth_limit(kind, facts, size, lustre)
+    if kind.then is None:
+        written, calibrated = _write_time(kind.name, limit, facts, size, calibration, least)
+        durable = remote = written
+    else:
+        written, local_calibrated = _write_time(kind.name, limit, facts, size, calibration, 0.0)
         # After a lost node all of it comes from there.
-        away, also = _written(kind.then, nodes * facts.network, facts, size, calibration, least)
-        durable, calibrated = written + away, calibrated and also
-    stall = written if facts.writer.waits else _stall(kind, facts, size, calibration)
-    failing = interval.Failing(
+        network = _writing_nodes(facts) * facts.network
+        remote, remote_calibrated = _write_time(kind.then, network, facts, size, calibration, least)
+        durable, calibrated = written + remote, local_calibrated and remote_calibrated
+    stall = written
+    if not facts.writer.waits:
+        stall = _stall(kind, facts, size, calibration)
+    failing = interval.FailureModel(
         facts.mtbf,
         stall.likely,
         max(0.0, durable.likely - stall.likely),
         memory_share(facts),
         facts.restart,
-        load_storage=away.likely,
+        load_storage=remote.likely,
     )
     # Every save of ours goes to storage, and another's stands still for it: never closer than one takes.
     closest = max(1.0, durable.likely)
-    every = every or facts.every
-    rhythm = interval.at(failing, every) if every else interval.best(failing, least=closest, captures=1)
-    rate = _rate(kind.name, facts, calibration)[0]
-    made = StorageChoice(
+    rhythm = _rhythm(failing, every or facts.every, closest)
+    rate = _writer_rate(kind.name, facts, calibration)[0]
+    headroom = None
+    if lustre is not None:
+        headroom = lustre.bandwidth / _required_bandwidth(facts, size, rate) - 1
+    choice = StorageChoice(
         kind,
         calibrated,
         durable,
@@ -270,19 +300,27 @@ def _made(
         _cost(kind, facts, size, prices, lustre, rhythm, count),
         notes=_notes(kind, facts, size, rate, calibrated),
         lustre=lustre,
-        headroom=lustre.bandwidth / _demand(facts, size, rate) - 1 if lustre else None,
+        headroom=headroom,
         requests=count,
-        reads=reads(kind, facts, size),
-        load=away.likely,
+        reads=read_requests(kind, facts, size),
+        load=remote.likely,
     )
-    return replace(made, refused=_refused(made, facts, size))
+    return replace(choice, refused=_refusals(choice, facts, size))
+
+
+def _rhythm(failing: interval.FailureModel, every: float | None, closest: float) -> interval.Rhythm:
+    """The rhythm that somebody asks for, else the best one."""
+    if every:
+        return interval.rhythm_at(failing, every)
+    return interval.best_rhythm(failing, least=closest, captures=1)
 
 
 def _stall(kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None) -> Band:
-    rate = calibration.rate(kind.name, facts.writer.value) if calibration else None
-    if rate is not None and rate.stall is not None:
-        return Band.around(size.rank / rate.stall, rate.error)
-    slow, fast = COPY
+    if calibration is not None:
+        rate = calibration.rate(kind.name, facts.writer.value)
+        if rate is not None and rate.stall is not None:
+            return Band.around(size.rank / rate.stall, rate.error)
+    slow, fast = COPY_RATES
     return Band(size.rank / fast, size.rank / (slow * fast) ** 0.5, size.rank / slow)
 
 
@@ -296,7 +334,7 @@ def _cost(
     count: int,
 ) -> Cost:
     if lustre is not None:
-        return _priced(prices, {f"fsx-lustre-{lustre.throughput}": lustre.gigabytes})
+        return _total_cost(prices, {f"fsx-lustre-{lustre.throughput}": lustre.gigabytes})
     amounts = {kind.price: catalog.gigabytes(size.total) * facts.keep}
     saves = MONTH * rhythm.goodput / rhythm.every
     if kind.write_price is not None:
@@ -307,28 +345,33 @@ def _cost(
     if kind.read_price is not None:
         amounts[kind.read_price] = loads * catalog.gigabytes(size.total)
     if kind.get_price is not None:
-        amounts[kind.get_price] = loads * reads(kind, facts, size) / 1000
+        amounts[kind.get_price] = loads * read_requests(kind, facts, size) / 1000
     if kind.tiered:
         amounts["fsx-intelligent-tiering-throughput"] = tiering_throughput(kind, facts, size) / catalog.MB
-    return _priced(prices, amounts)
+    return _total_cost(prices, amounts)
 
 
-def _priced(prices: Mapping[str, Price], amounts: Mapping[str, float]) -> Cost:
+def _total_cost(prices: Mapping[str, Price], amounts: Mapping[str, float]) -> Cost:
     used = tuple((key, prices[key]) for key in amounts)
-    known = [price.usd * amounts[key] for key, price in used if price.usd is not None]
-    return Cost(sum(known) if len(known) == len(used) else None, used)
+    costs = [price.usd * amounts[key] for key, price in used if price.usd is not None]
+    if len(costs) < len(used):
+        return Cost(None, used)
+    return Cost(sum(costs), used)
 
 
 def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate, calibrated: bool) -> tuple[str, ...]:
     out = []
     if kind.parts and size.part_mib > DEFAULT_PART_MIB and facts.mountpoint_part_mib is None:
-        out.append(f"a file of {gib(size.file)} needs write_part_size_mib {size.part_mib}")
+        out.append(f"a file of {format_bytes(size.file)} needs write_part_size_mib {size.part_mib}")
     if calibrated and facts.writer.sharded and size.files / facts.nodes > rate.writers:
         on_node = size.files // facts.nodes
         out.append(f"measured with {rate.writers} writers a node, planned with {on_node}: measure that, too")
     each = size.total / size.files
-    if calibrated and each > FARTHEST * rate.largest:
-        out.append(f"measured with {gib(rate.largest)} a writer, planned with {gib(each)}: measure larger ones, too")
+    if calibrated and each > MAX_EXTRAPOLATION * rate.largest:
+        out.append(
+            f"measured with {format_bytes(rate.largest)} a writer, planned with {format_bytes(each)}: "
+            "measure larger ones, too"
+        )
     if kind.one_zone:
         out.append("in one zone: where that is lost, every checkpoint is")
     if kind.bought and not facts.writer.sharded:
@@ -336,33 +379,33 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
     return tuple(out)
 
 
-def _refused(made: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
+def _refusals(choice: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
     """Why it cannot be taken, everything at once."""
     return (
-        *_of_writer(made.kind, facts),
-        *_of_parts(made.kind, facts, size),
-        *_of_rhythm(made),
-        *_of_money(made, facts),
+        *_writer_refusals(choice.kind, facts),
+        *_part_refusals(choice.kind, facts, size),
+        *_rhythm_refusals(choice),
+        *_cost_refusals(choice, facts),
     )
 
 
-def _of_writer(kind: StorageKind, facts: JobFacts) -> Iterator[str]:
+def _writer_refusals(kind: StorageKind, facts: JobFacts) -> Iterator[str]:
     if facts.writer.needs_rename and not kind.rename:
         yield f"{facts.writer.value} renames its files, which {kind.title} cannot"
-    if kind.local and facts.writer is SavedBy.OURS and facts.nodes > 1:
+    if kind.local and facts.writer is PlannedWriter.HYPERPOD_KIT and facts.nodes > 1:
         yield "hyperpod-kit commits one manifest over the shards of all nodes, which no node's own disk holds"
-    if not kind.mounted and facts.writer is not SavedBy.OURS:
+    if not kind.mounted and facts.writer is not PlannedWriter.HYPERPOD_KIT:
         yield f"{facts.writer.value} writes files, and there is no mount"
 
 
-def _of_parts(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Iterator[str]:
+def _part_refusals(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Iterator[str]:
     if not kind.parts:
         return
     part = facts.mountpoint_part_mib or size.part_mib
     if size.file > largest_file(part):
         yield (
-            f"a file of {gib(size.file)} is larger than 10,000 parts of {part} MiB ({gib(largest_file(part))}): "
-            f"write_part_size_mib {size.part_mib} or more"
+            f"a file of {format_bytes(size.file)} is larger than 10,000 parts of {part} MiB "
+            f"({format_bytes(largest_file(part))}): write_part_size_mib {size.part_mib} or more"
         )
     if facts.mountpoint_memory is None:
         return
@@ -371,17 +414,17 @@ def _of_parts(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Itera
         yield f"{needed} files a node are open for writing, Mountpoint allows {most} with that memory"
 
 
-def _of_rhythm(made: StorageChoice) -> Iterator[str]:
-    stall, durable, every = made.stall.likely, made.durable.likely, made.rhythm.every
+def _rhythm_refusals(choice: StorageChoice) -> Iterator[str]:
+    stall, durable, every = choice.stall.likely, choice.durable.likely, choice.rhythm.every
     if stall > every:
         yield f"training waits {stall:.0f} s for each {every:.0f} s of work"
     elif durable > every + stall:
         yield f"a save takes {durable:.0f} s, and the next one begins after {every:.0f} s"
 
 
-def _of_money(made: StorageChoice, facts: JobFacts) -> Iterator[str]:
-    if made.cost.usd is None:
-        unknown = ", ".join(key for key, price in made.cost.prices if price.usd is None)
-        yield f"its price is not known: --prices FILE with {unknown}"
-    elif facts.budget is not None and made.monthly > facts.budget:
-        yield f"{made.monthly:,.0f} US dollars a month, the budget is {facts.budget:,.0f}"
+def _cost_refusals(choice: StorageChoice, facts: JobFacts) -> Iterator[str]:
+    if choice.cost.usd is None:
+        missing_prices = ", ".join(key for key, price in choice.cost.prices if price.usd is None)
+        yield f"its price is not known: --prices FILE with {missing_prices}"
+    elif facts.budget is not None and choice.monthly > facts.budget:
+        yield f"{choice.monthly:,.0f} US dollars a month, the budget is {facts.budget:,.0f}"

@@ -49,21 +49,21 @@ OST = 1200
 @dataclass(frozen=True)
 class StorageKind:
     """`shared`: other nodes see it, so a lost node loses nothing; `rename`: files can be renamed; `client`: bytes a
-    second that one node can write, None: its network; `whole`: bytes a second of all nodes together, None: no limit is
-    known; `then`: what has to happen before it is shared; `mounted`: programs write files there; `parts`: a file is an
-    upload of at most 10,000 parts; `bought`: capacity and throughput are, LustreSize says which; `local`: no network is
-    in its way; `price`, `write_price`, `put_price`, `read_price`, `get_price`: their keys among the prices, of what is
-    kept, of bytes and requests of a save, and of reading it back; `puts`: requests a second, of a prefix or of the
-    bucket (`whole_bucket`); `tiered`: throughput alone is bought; `one_zone`: a lost zone loses it; `near`: whose rate
-    stands in for an unmeasured one; `published`: models that the published tables advise it for, from and to so many
-    parameters, and how."""
+    second that one node can write, None: its network; `total_bandwidth`: bytes a second of all nodes together, None: no
+    limit is known; `then`: what has to happen before it is shared; `mounted`: programs write files there; `parts`: a
+    file is an upload of at most 10,000 parts; `bought`: capacity and throughput are, LustreSize says which; `local`: no
+    network is in its way; `price`, `write_price`, `put_price`, `read_price`, `get_price`: their keys among the prices,
+    of what is kept, of bytes and requests of a save, and of reading it back; `puts`: requests a second, of a prefix or
+    of the bucket (`whole_bucket`); `tiered`: throughput alone is bought; `one_zone`: a lost zone loses it; `near`:
+    whose rate stands in for an unmeasured one; `published`: models that the published tables advise it for, from and to
+    so many parameters, and how."""
 
     name: str
     title: str
     shared: bool = True
     rename: bool = True
     client: float | None = None
-    whole: float | None = None
+    total_bandwidth: float | None = None
     then: str | None = None
     mounted: bool = True
     parts: bool = False
@@ -143,7 +143,13 @@ KINDS = (
         near="fsx-lustre",
     ),
     StorageKind(
-        "efs", "EFS", client=1500 * MIB, whole=5 * 2**30, price="efs", write_price="efs-write", read_price="efs-read"
+        "efs",
+        "EFS",
+        client=1500 * MIB,
+        total_bandwidth=5 * 2**30,
+        price="efs",
+        write_price="efs-write",
+        read_price="efs-read",
     ),
 )
 
@@ -202,10 +208,12 @@ def lustre_for(bandwidth: float, room: float, throughput: int, efa: bool = False
 def lustre_sizes(bandwidth: float, room: float, throughput: int, efa: bool = False) -> list[LustreSize]:
     """From the smallest that has the room to the one that is no bottleneck, each about twice as large as the last."""
     first, last = lustre_for(0, room, throughput, efa), lustre_for(bandwidth, room, throughput, efa)
-    found = [first]
-    while found[-1].capacity * 2 < last.capacity:
-        found.append(lustre_for(0, found[-1].room * 2, throughput, efa))
-    return found if found[-1].capacity >= last.capacity else [*found, last]
+    sizes = [first]
+    while sizes[-1].capacity * 2 < last.capacity:
+        sizes.append(lustre_for(0, sizes[-1].room * 2, throughput, efa))
+    if sizes[-1].capacity < last.capacity:
+        sizes.append(last)
+    return sizes
 
 
 def gigabytes(size: float) -> float:

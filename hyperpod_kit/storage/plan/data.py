@@ -13,10 +13,10 @@ from hyperpod_kit.storage.plan import seeds
 from hyperpod_kit.storage.plan.catalog import S3_GETS
 from hyperpod_kit.storage.plan.facts import DataSet
 
-MERGED = 100 * 2**20
+MERGED_BYTES = 100 * 2**20
 """Bytes of a file that small ones are merged into."""
 
-USABLE = 0.5
+USABLE_SHARE = 0.5
 """Share of a measured stream, and of S3's requests, that training may need before it would wait for data."""
 
 
@@ -31,23 +31,23 @@ class Line(NamedTuple):
         return files * self.each + size / self.rate
 
 
-def through(one: tuple[float, float, float], two: tuple[float, float, float]) -> Line:
+def line_through(first: tuple[float, float, float], second: tuple[float, float, float]) -> Line:
     """The line through two measurements, (files, bytes, seconds) each."""
-    (files, size, spent), (files2, size2, spent2) = one, two
+    (files, size, spent), (files2, size2, spent2) = first, second
     slope = (spent2 * files - spent * files2) / (size2 * files - size * files2)
     return Line((spent - slope * size) / files, 1 / slope)
 
 
-def streaming() -> Line:
+def streaming_cost() -> Line:
     """What FastFile adds to reading the same file from NVMe: 0.083 s to the first byte, then 306 MiB/s."""
     rows = [(float(row.files), row.files * row.size, row.streamed_read - row.local_read) for row in seeds.STREAMED]
-    return through(rows[0], rows[1])
+    return line_through(rows[0], rows[1])
 
 
-def copying(tool: str) -> Line:
+def copy_cost(tool: str) -> Line:
     """A tool's copy from S3 to NVMe."""
     rows = [(float(row.files), row.files * row.size, row.seconds) for row in seeds.BULK if row.tool == tool]
-    return through(rows[0], rows[1])
+    return line_through(rows[0], rows[1])
 
 
 class DataAdvice(NamedTuple):
@@ -63,38 +63,39 @@ class DataAdvice(NamedTuple):
 
 def advise(data: DataSet) -> DataAdvice:
     """Where this data set should lie. Without `rows_a_second` only its files are judged."""
-    line, copy = streaming(), copying("s5cmd")
+    line, copy = streaming_cost(), copy_cost("s5cmd")
     stream = line.seconds(data.files, data.size)
-    merged = line.seconds(max(1.0, data.size / MERGED), data.size)
+    merged = line.seconds(max(1.0, data.size / MERGED_BYTES), data.size)
     rate_share = data.bytes_a_second / line.rate
     request_share = data.files_a_second / S3_GETS
     first_byte_share = data.files_a_second * line.each
-    why = []
+    reasons = []
     if data.rows_a_second:
-        why.append(f"training reads {data.bytes_a_second / 1e6:.3f} MB/s and {data.files_a_second:.1f} files/s")
-    if rate_share > USABLE:
-        why.append(f"one stream gives {line.rate / 1e6:.0f} MB/s, of which {USABLE:.0%} may be needed")
-    if max(request_share, first_byte_share / 64) > USABLE:
-        why.append(f"each file costs {line.each * 1000:.0f} ms to its first byte, and 64 at once are not enough")
-    starved = len(why) > bool(data.rows_a_second)
-    small = data.size / data.files < MERGED / 10 and data.files > 1000
+        reasons.append(f"training reads {data.bytes_a_second / 1e6:.3f} MB/s and {data.files_a_second:.1f} files/s")
+    if rate_share > USABLE_SHARE:
+        reasons.append(f"one stream gives {line.rate / 1e6:.0f} MB/s, of which {USABLE_SHARE:.0%} may be needed")
+    if max(request_share, first_byte_share / 64) > USABLE_SHARE:
+        reasons.append(f"each file costs {line.each * 1000:.0f} ms to its first byte, and 64 at once are not enough")
+    starved = len(reasons) > bool(data.rows_a_second)
+    small = data.size / data.files < MERGED_BYTES / 10 and data.files > 1000
     if starved and not (small and data.text):
-        place = "fsx-lustre"
+        location = "fsx-lustre"
     elif small and data.text:
-        place = "merge"
-        why.append(
-            f"{data.files:,} files become {max(1, round(data.size / MERGED)):,} of 100 MiB: one pass then waits "
+        location = "merge"
+        reasons.append(
+            f"{data.files:,} files become {max(1, round(data.size / MERGED_BYTES)):,} of 100 MiB: one pass then waits "
             f"{merged:,.0f} s for storage instead of {stream:,.0f} s"
         )
     else:
-        place = "stream"
-        why.append(
-            f"streaming adds {stream:,.0f} s to one pass, a copy by s5cmd would take {copy.seconds(*_of(data)):,.0f} s"
+        location = "stream"
+        reasons.append(
+            f"streaming adds {stream:,.0f} s to one pass, "
+            f"a copy by s5cmd would take {copy.seconds(*_files_and_size(data)):,.0f} s"
         )
-    return DataAdvice(place, tuple(why), copy.seconds(*_of(data)), stream, merged)
+    return DataAdvice(location, tuple(reasons), copy.seconds(*_files_and_size(data)), stream, merged)
 
 
-def _of(data: DataSet) -> tuple[float, float]:
+def _files_and_size(data: DataSet) -> tuple[float, float]:
     return float(data.files), data.size
 
 
@@ -119,8 +120,8 @@ def streamed_rows() -> list[StreamedRow]:
     out = []
     for row in seeds.STREAMED:
         size, files = row.files * row.size, float(row.files)
-        streamed = row.local_read + streaming().seconds(files, size)
-        copied = copying("s5cmd").seconds(files, size)
+        streamed = row.local_read + streaming_cost().seconds(files, size)
+        copied = copy_cost("s5cmd").seconds(files, size)
         local = copied + row.local_read + train
         out.append(
             StreamedRow(

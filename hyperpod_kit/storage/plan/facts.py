@@ -24,27 +24,27 @@ BYTES_PER_PARAMETER = {
 holds an fp32 copy of the weights too, which is where MLPerf Storage's 14 bytes a parameter come from."""
 
 
-class SavedBy(Enum):
+class PlannedWriter(Enum):
     """Who writes a checkpoint, which says how many write at once and whether training waits for them."""
 
     TORCH_SAVE = "torch-save"
     DCP = "dcp"
-    OURS = "hyperpod-kit"
+    HYPERPOD_KIT = "hyperpod-kit"
 
     @property
     def sharded(self) -> bool:
         """Whether every rank writes its own part; otherwise rank 0 gathers everything and writes alone."""
-        return self is not SavedBy.TORCH_SAVE
+        return self is not PlannedWriter.TORCH_SAVE
 
     @property
     def needs_rename(self) -> bool:
         """DCP writes `.metadata.tmp` and renames it; ours commits by a manifest that is written last."""
-        return self is SavedBy.DCP
+        return self is PlannedWriter.DCP
 
     @property
     def waits(self) -> bool:
         """Whether training stands still until the bytes are on storage."""
-        return self is not SavedBy.OURS
+        return self is not PlannedWriter.HYPERPOD_KIT
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,16 @@ class DataSet:
     @property
     def bytes_a_second(self) -> float:
         """What training reads, 0 when unknown."""
-        return self.size / self.rows * self.rows_a_second if self.rows else 0.0
+        if not self.rows:
+            return 0.0
+        return self.size / self.rows * self.rows_a_second
 
     @property
     def files_a_second(self) -> float:
         """What training opens when it reads each file once, 0 when unknown."""
-        return self.files / self.rows * self.rows_a_second if self.rows else 0.0
+        if not self.rows:
+            return 0.0
+        return self.files / self.rows * self.rows_a_second
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class JobFacts:
     dtype: str = "fp32"
     optimizer: str = "adam"
     custom: float | None = None
-    writer: SavedBy = SavedBy.OURS
+    writer: PlannedWriter = PlannedWriter.HYPERPOD_KIT
     every: float | None = None
     memory_share: float = 0.0
     restart: float = 300.0
@@ -130,27 +134,29 @@ _TIMES = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)")
 
 
-def _parted(text: str, expected: str) -> tuple[float, str]:
-    found = _NUMBER.fullmatch(text.strip().lower().replace(",", ""))
-    if found is None:
+def _split_unit(text: str, expected: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text.strip().lower().replace(",", ""))
+    if match is None:
         raise UsageError(f"{text!r}: expected {expected}")
-    return float(found.group(1)), found.group(2)
+    return float(match.group(1)), match.group(2)
 
 
-def count(text: str) -> float:
+def parse_count(text: str) -> float:
     """`8.03B`, `70b`, `8e9` as a number. Raises UsageError."""
     expected = "a number such as 8.03B, 70B or 8e9"
-    number, unit = _parted(text, expected)
+    number, unit = _split_unit(text, expected)
     if unit not in _UNITS:
         raise UsageError(f"{text!r}: expected {expected}")
     return number * _UNITS[unit]
 
 
-def size(text: str) -> float:
+def parse_size(text: str) -> float:
     """`100GB` (10^9), `100GiB` (2^30), `570K` in bytes. Raises UsageError."""
     expected = "a size such as 100GB, 570KiB or 1.5T"
-    number, unit = _parted(text, expected)
-    short = unit[:-1] if unit.endswith("b") and unit != "b" else unit
+    number, unit = _split_unit(text, expected)
+    short = unit
+    if unit.endswith("b") and unit != "b":
+        short = unit[:-1]
     if short.endswith("i") and short[:-1] in _BINARY:
         return number * _BINARY[short[:-1]]
     if short not in _SIZES:
@@ -158,10 +164,10 @@ def size(text: str) -> float:
     return number * _SIZES[short]
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """`90s`, `15min`, `4h`, `2d` in seconds. Raises UsageError."""
     expected = "a time such as 90s, 15min, 4h or 2d"
-    number, unit = _parted(text, expected)
+    number, unit = _split_unit(text, expected)
     if unit not in _TIMES:
         raise UsageError(f"{text!r}: expected {expected}")
     return number * _TIMES[unit]

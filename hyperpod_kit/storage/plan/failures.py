@@ -43,22 +43,22 @@ FLEETS = (
 """What is known of sizes; of jobs below some hundred GPUs nothing is published that the kit knows."""
 
 
-def fleet_for(ranks: int) -> PublishedFleet:
+def nearest_fleet(ranks: int) -> PublishedFleet:
     """The fleet that is nearest in size, by factor."""
     return min(FLEETS, key=lambda fleet: abs(math.log(fleet.gpus / ranks)))
 
 
-def as_fleet(ranks: int) -> tuple[float, str]:
+def mtbf_of_fleet(ranks: int) -> tuple[float, str]:
     """(seconds between two failures of a job of so many GPUs, where that is from)."""
-    fleet = fleet_for(ranks)
-    low, high = (choose(one.gpu_hours for one in FLEETS) / ranks for choose in (min, max))
-    words = (
+    fleet = nearest_fleet(ranks)
+    low, high = (choose(published.gpu_hours for published in FLEETS) / ranks for choose in (min, max))
+    description = (
         f"as {fleet.name}, the published fleet nearest in size ({fleet.source}); others: {low:,.1f} to {high:,.1f} h"
     )
-    return fleet.gpu_hours / ranks * 3600, words
+    return fleet.gpu_hours / ranks * 3600, description
 
 
-def from_ledger(path: Path) -> float:
+def mtbf_of_ledger(path: Path) -> float:
     """Seconds of running between two failures, of all jobs of a checkpoint root: `<root>/.hpk/attempts.jsonl`.
 
     Raises UsageError when it tells nothing: no failure, or nothing that ran. Raises OSError.

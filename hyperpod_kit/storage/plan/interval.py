@@ -18,12 +18,12 @@ from typing import Callable, NamedTuple
 
 from hyperpod_kit.job.goodput.time_table import goodput_of
 
-MOST_CAPTURES = 200
+MAX_CAPTURES = 200
 """Captures between two that go to storage, at most."""
 
 
 @dataclass(frozen=True)
-class Failing:
+class FailureModel:
     """How a job fails and what it costs; all in seconds but the share. `restart`: from a failure to the first step;
     `load_memory`, `load_storage`: reading a checkpoint back, on top of that."""
 
@@ -56,20 +56,20 @@ class Rhythm(NamedTuple):
         return self.every * self.per_storage
 
 
-def young(stall: float, mtbf: float) -> float:
+def young_interval(stall: float, mtbf: float) -> float:
     """Seconds between two saves by Young's rule of 1974: the square root of 2 C M. Good while C is far below M."""
     return math.sqrt(2 * stall * mtbf)
 
 
-def daly(stall: float, mtbf: float) -> float:
+def daly_interval(stall: float, mtbf: float) -> float:
     """The same with Daly's correction, for a C that is not: worth it above about 5 % of M."""
     if stall >= 2 * mtbf:
         return mtbf
     share = stall / (2 * mtbf)
-    return young(stall, mtbf) * (1 + math.sqrt(share) / 3 + share / 9) - stall
+    return young_interval(stall, mtbf) * (1 + math.sqrt(share) / 3 + share / 9) - stall
 
 
-def waste(failing: Failing, every: float, per_storage: int = 1) -> float:
+def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
     """Share of all time that is no training, 0 to 1, with a capture each `every` seconds of work."""
     segment = every + failing.stall
     rate = 1 / failing.mtbf
@@ -79,8 +79,10 @@ def waste(failing: Failing, every: float, per_storage: int = 1) -> float:
     good = 1 - fails
     memory = failing.memory_share
     # What is lost on storage's side beyond the cycle under way: what was still on its way there.
-    of_memory = _through(failing.restart + failing.load_memory, rate)
-    of_storage = _through(failing.restart + failing.load_storage, rate) + min(failing.persist, segment * per_storage)
+    of_memory = _expected_duration(failing.restart + failing.load_memory, rate)
+    of_storage = _expected_duration(failing.restart + failing.load_storage, rate) + min(
+        failing.persist, segment * per_storage
+    )
     stays = 1 - fails * memory
     step = (fails / rate + fails * (memory * of_memory + (1 - memory) * of_storage)) / stays
     back = good / stays
@@ -90,49 +92,49 @@ def waste(failing: Failing, every: float, per_storage: int = 1) -> float:
     if exponent > 600:
         return 1.0
     # step * (1 + b + ... + b^(k-1)) / b^k, written so that b = 1 (all failures survived by memory) is no special case.
-    whole = step * sum(math.exp(exponent) * back**number for number in range(per_storage))
-    return 1 - every * per_storage / whole
+    cycle_seconds = step * sum(math.exp(exponent) * back**number for number in range(per_storage))
+    return 1 - every * per_storage / cycle_seconds
 
 
-def _through(length: float, rate: float) -> float:
+def _expected_duration(length: float, rate: float) -> float:
     """Expected seconds to get through `length` seconds when each failure begins them again."""
     return math.expm1(min(length * rate, 600)) / rate
 
 
-def best(failing: Failing, *, least: float = 1.0, captures: int = MOST_CAPTURES) -> Rhythm:
+def best_rhythm(failing: FailureModel, *, least: float = 1.0, captures: int = MAX_CAPTURES) -> Rhythm:
     """The rhythm of least waste: no two captures closer than `least` seconds, none to storage before the last one is
     durable, and at most `captures` for each that goes there."""
-    most = max(least * 2, 20 * failing.mtbf)
-    found: Rhythm | None = None
+    longest = max(least * 2, 20 * failing.mtbf)
+    best_rhythm: Rhythm | None = None
     for per_storage in range(1, captures + 1):
         if per_storage > 1 and not failing.memory_share:
             break
         lowest = max(least, (failing.persist - failing.stall * per_storage) / per_storage)
-        every = _lowest(lambda tau, k=per_storage: waste(failing, tau, k), lowest, max(most, lowest * 2))  # type: ignore[misc]
-        one = at(failing, every, per_storage)
-        if found is not None and one.waste > found.waste * 1.0001:
+        every = _minimize(lambda tau, k=per_storage: waste(failing, tau, k), lowest, max(longest, lowest * 2))  # type: ignore[misc]
+        rhythm = rhythm_at(failing, every, per_storage)
+        if best_rhythm is not None and rhythm.waste > best_rhythm.waste * 1.0001:
             break
-        if found is None or one.waste < found.waste * 0.999:
-            found = one
-    assert found is not None
-    return found
+        if best_rhythm is None or rhythm.waste < best_rhythm.waste * 0.999:
+            best_rhythm = rhythm
+    assert best_rhythm is not None
+    return best_rhythm
 
 
-def at(failing: Failing, every: float, per_storage: int = 1) -> Rhythm:
+def rhythm_at(failing: FailureModel, every: float, per_storage: int = 1) -> Rhythm:
     """The rhythm that somebody wants. `avoidable` leaves out the restarts, which no interval changes."""
-    whole = waste(failing, every, per_storage)
-    free = replace(failing, restart=0.0, load_memory=0.0, load_storage=0.0)
-    return Rhythm(every, per_storage, whole, waste(free, every, per_storage))
+    total_waste = waste(failing, every, per_storage)
+    without_restarts = replace(failing, restart=0.0, load_memory=0.0, load_storage=0.0)
+    return Rhythm(every, per_storage, total_waste, waste(without_restarts, every, per_storage))
 
 
-def _lowest(value: Callable[[float], float], low: float, high: float) -> float:
+def _minimize(value: Callable[[float], float], low: float, high: float) -> float:
     """Where a function with one valley is least: golden section over the logarithm, to 0.01 %."""
     golden = (math.sqrt(5) - 1) / 2
-    left, right = math.log(low), math.log(high)
-    while right - left > 1e-4:
-        one, two = right - golden * (right - left), left + golden * (right - left)
-        if value(math.exp(one)) <= value(math.exp(two)):
-            right = two
+    low_log, high_log = math.log(low), math.log(high)
+    while high_log - low_log > 1e-4:
+        low_probe, high_probe = high_log - golden * (high_log - low_log), low_log + golden * (high_log - low_log)
+        if value(math.exp(low_probe)) <= value(math.exp(high_probe)):
+            high_log = high_probe
         else:
-            left = one
-    return math.exp((left + right) / 2)
+            low_log = low_probe
+    return math.exp((low_log + high_log) / 2)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.storage.plan import catalog, data, interval
 from hyperpod_kit.storage.plan.calibration import Calibration
-from hyperpod_kit.storage.plan.candidates import COPY, StorageChoice, loads_a_month, offers
-from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, JobFacts, SavedBy
+from hyperpod_kit.storage.plan.candidates import COPY_RATES, StorageChoice, list_choices, loads_a_month
+from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, JobFacts, PlannedWriter
 from hyperpod_kit.storage.plan.prices import PRICES, Price
 from hyperpod_kit.storage.plan.sizing import CheckpointSize, checkpoint_size
 
-SLACK = 0.01
+MAX_EXTRA_WASTE = 0.01
 """A kind of storage is no bottleneck when it costs at most so much more of all time than the best one."""
 
-PETTY = 25.0
+NEGLIGIBLE_USD = 25.0
 """US dollars a month, below which money decides nothing: what loses less time wins."""
 
-HOURS = 730.0
+HOURS_A_MONTH = 730.0
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,15 @@ class Plan:
     def two_tiers(self) -> interval.Rhythm | None:
         """The best rhythm where memory and storage have schedules of their own, None when no failure leaves memory
         intact. Manager has one schedule: each of its saves goes to memory at once and to storage behind it."""
-        one, share = self.chosen, self.facts.memory_share
-        if one is None or not share or self.facts.writer.waits:
+        choice, share = self.chosen, self.facts.memory_share
+        if choice is None or not share or self.facts.writer.waits:
             return None
-        persist = max(0.0, one.durable.likely - one.stall.likely)
+        persist = max(0.0, choice.durable.likely - choice.stall.likely)
         facts = self.facts
-        failing = interval.Failing(facts.mtbf, one.stall.likely, persist, share, facts.restart, load_storage=one.load)
-        return interval.best(failing, least=max(1.0, one.stall.likely))
+        failing = interval.FailureModel(
+            facts.mtbf, choice.stall.likely, persist, share, facts.restart, load_storage=choice.load
+        )
+        return interval.best_rhythm(failing, least=max(1.0, choice.stall.likely))
 
     def settings(self) -> dict[str, Any]:
         """The plan as configuration: what Manager takes, and what the mount needs. Empty without a choice."""
@@ -72,21 +75,24 @@ class Plan:
                 "StorageCapacity": self.chosen.lustre.capacity,
                 "PerUnitStorageThroughput": self.chosen.lustre.throughput,
                 "DeploymentType": "PERSISTENT_2",
-                **({"EfaEnabled": True} if self.chosen.lustre.efa else {}),
             }
+            if self.chosen.lustre.efa:
+                out["fsx"]["EfaEnabled"] = True
         return out
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for programs; times in seconds, sizes in bytes, money in US dollars a month."""
-        chosen = self.candidates.index(self.chosen) if self.chosen is not None else None
+        chosen = None
+        if self.chosen is not None:
+            chosen = self.candidates.index(self.chosen)
         facts = {**asdict(self.facts), "writer": self.facts.writer.value}
         return {
             "facts": facts,
             "size": {**self.size._asdict(), "total": self.size.total},
             "calibration": self.calibration,
             "chosen": chosen,
-            "candidates": [_json(one) for one in self.candidates],
-            "fsx_curve": [_json(one) for one in self.curve],
+            "candidates": [_choice_json(choice) for choice in self.candidates],
+            "fsx_curve": [_choice_json(choice) for choice in self.curve],
             "assumptions": list(self.assumptions),
             "settings": self.settings(),
             "warnings": list(self.warnings),
@@ -94,73 +100,83 @@ class Plan:
         }
 
 
-def make(facts: JobFacts, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None) -> Plan:
+def make_plan(
+    facts: JobFacts, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None
+) -> Plan:
     """The plan. Without a calibration every time is a wide band, and the plan says so."""
     size = checkpoint_size(facts)
-    known = prices or PRICES
-    offered = {kind: offers(kind, facts, size, calibration, known) for kind in catalog.KINDS}
-    usable = [one for kind in offered.values() for one in kind if not one.refused]
-    least = min((one.rhythm.avoidable for one in usable), default=0.0)
-    candidates = tuple(_best(facts, group, least) for kind in offered.values() for group in _by_throughput(kind))
-    chosen = _chosen(facts, candidates, least)
-    curve = _trade_off([one for kind in offered.values() for one in kind if one.lustre is not None])
+    price_list = prices or PRICES
+    choices_of_kinds = [list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS]
+    choices = list(itertools.chain.from_iterable(choices_of_kinds))
+    least = min((choice.rhythm.avoidable for choice in choices if not choice.refused), default=0.0)
+    candidates = tuple(_best_choice(facts, group, least) for kind in choices_of_kinds for group in _by_throughput(kind))
+    chosen = _choose(facts, candidates, least)
+    curve = _trade_off([choice for choice in choices if choice.lustre is not None])
     return Plan(
         facts,
         size,
         candidates,
         curve,
         chosen,
-        calibration.source if calibration is not None else None,
-        assumptions(facts, size, chosen),
+        None if calibration is None else calibration.source,
+        list_assumptions(facts, size, chosen),
         _warnings(facts, calibration, chosen),
-        data.advise(facts.data) if facts.data is not None else None,
+        None if facts.data is None else data.advise(facts.data),
     )
 
 
-def _by_throughput(made: list[StorageChoice]) -> list[list[StorageChoice]]:
+def _by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoice]]:
     groups: dict[int, list[StorageChoice]] = {}
-    for one in made:
-        groups.setdefault(one.lustre.throughput if one.lustre else 0, []).append(one)
+    for choice in choices:
+        throughput = choice.lustre.throughput if choice.lustre else 0
+        groups.setdefault(throughput, []).append(choice)
     return list(groups.values())
 
 
-def _chosen(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
-    usable = [one for one in candidates if not one.refused]
-    return _best(facts, usable, least) if usable else None
+def _choose(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
+    usable = [choice for choice in candidates if not choice.refused]
+    if not usable:
+        return None
+    return _best_choice(facts, usable, least)
 
 
-def _best(facts: JobFacts, made: Sequence[StorageChoice], least: float) -> StorageChoice:
+def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
     """The cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost hours. Where
     all are refused, or all are bottlenecks, the one that loses least."""
-    usable = [one for one in made if not one.refused] or list(made)
+    usable = [choice for choice in choices if not choice.refused] or list(choices)
     if facts.gpu_hour:
-        hours = facts.ranks * HOURS * facts.gpu_hour
-        return min(usable, key=lambda one: (one.monthly + one.rhythm.avoidable * hours, one.rhythm.avoidable))
-    enough = [one for one in usable if one.rhythm.avoidable <= least + SLACK]
+        hours = facts.ranks * HOURS_A_MONTH * facts.gpu_hour
+        return min(
+            usable, key=lambda choice: (choice.monthly + choice.rhythm.avoidable * hours, choice.rhythm.avoidable)
+        )
+    enough = [choice for choice in usable if choice.rhythm.avoidable <= least + MAX_EXTRA_WASTE]
     if not enough:
-        return min(usable, key=lambda one: (one.rhythm.avoidable, one.monthly))
-    return min(enough, key=lambda one: (_rounded(one.monthly), one.rhythm.avoidable))
+        return min(usable, key=lambda choice: (choice.rhythm.avoidable, choice.monthly))
+    return min(enough, key=lambda choice: (_price_step(choice.monthly), choice.rhythm.avoidable))
 
 
-def _rounded(usd: float) -> float:
-    return math.ceil(usd / PETTY) if math.isfinite(usd) else usd
+def _price_step(usd: float) -> float:
+    if not math.isfinite(usd):
+        return usd
+    return math.ceil(usd / NEGLIGIBLE_USD)
 
 
-def _trade_off(made: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
+def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
     """Those that are faster than everything cheaper, the cheapest first."""
-    found: list[StorageChoice] = []
-    for one in sorted(made, key=lambda one: (one.monthly, one.rhythm.avoidable)):
-        if not found or one.rhythm.avoidable < found[-1].rhythm.avoidable:
-            found.append(one)
-    return tuple(found)
+    frontier: list[StorageChoice] = []
+    for choice in sorted(choices, key=lambda candidate: (candidate.monthly, candidate.rhythm.avoidable)):
+        if not frontier or choice.rhythm.avoidable < frontier[-1].rhythm.avoidable:
+            frontier.append(choice)
+    return tuple(frontier)
 
 
-def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
+def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
     """Everything that was taken for granted, a line each."""
     of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
     each = f"{of_model} bytes a parameter of the model and {of_optimizer} of the optimizer ({facts.optimizer})"
     if facts.custom is not None:
         each = f"{facts.custom:g} bytes a parameter in all"
+    reached_by = "by EFA" if facts.efa else "without EFA (--efa)"
     lines = [
         f"{facts.dtype} weights: {each}",
         f"one failure in {facts.mtbf / 3600:,.1f} h, {facts.mtbf_source}",
@@ -168,11 +184,11 @@ def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | N
         f"{facts.memory_share:.0%} of the failures leave the newest save in some memory",
         f"each node reaches the network with {facts.network * 8 / 1e9:g} Gbit/s",
         f"S3 takes {catalog.S3_PUTS:,} requests a second of a prefix, and a checkpoint is spread over {facts.prefixes}",
-        f"FSx is reached {'by EFA' if facts.efa else 'without EFA (--efa)'}, and filled to 80 % at most",
+        f"FSx is reached {reached_by}, and filled to 80 % at most",
         f"{facts.keep} checkpoints stay",
     ]
     if not facts.writer.waits:
-        slow, fast = COPY
+        slow, fast = COPY_RATES
         lines.append(f"a rank copies its state to memory at {slow / 1e9:g} to {fast / 1e9:g} GB/s where not measured")
     if chosen is not None and chosen.requests:
         lines.append(
@@ -183,7 +199,8 @@ def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | N
         lines.append(f"after a lost node it is read back in {chosen.load:,.0f} s, as fast as it was written")
     if not facts.gpu_hour:
         lines.append(
-            f"a GPU hour has no price (--gpu-hour-price), so up to {SLACK:.0%} of all time is lost for less money"
+            "a GPU hour has no price (--gpu-hour-price), "
+            f"so up to {MAX_EXTRA_WASTE:.0%} of all time is lost for less money"
         )
     return tuple(lines)
 
@@ -199,13 +216,13 @@ def _warnings(facts: JobFacts, calibration: Calibration | None, chosen: StorageC
         out.append(f"{chosen.kind.title} with {facts.writer.value} is not in the calibration: its band is a wide one")
     if chosen is None:
         out.append("nothing can be taken as it is: see the reasons")
-    differs = _published(facts)
+    differs = _published_advice(facts)
     if differs and chosen is not None and chosen.kind.name != differs[0]:
-        out.append(f"the published advice for such a model is {differs[1]}; {_why_not(facts, chosen)}")
+        out.append(f"the published advice for such a model is {differs[1]}; {_reason_against_advice(facts, chosen)}")
     return tuple(out)
 
 
-def _published(facts: JobFacts) -> tuple[str, str] | None:
+def _published_advice(facts: JobFacts) -> tuple[str, str] | None:
     """The advice of the published tables: (kind, words), None between 8 and 70 billion parameters."""
     for kind in catalog.KINDS:
         if kind.published is not None and kind.published[0] <= facts.parameters <= kind.published[1]:
@@ -213,34 +230,34 @@ def _published(facts: JobFacts) -> tuple[str, str] | None:
     return None
 
 
-def _why_not(facts: JobFacts, chosen: StorageChoice) -> str:
-    if facts.writer is SavedBy.OURS and not chosen.kind.rename:
+def _reason_against_advice(facts: JobFacts, chosen: StorageChoice) -> str:
+    if facts.writer is PlannedWriter.HYPERPOD_KIT and not chosen.kind.rename:
         return f"this writer never renames and training waits for memory only, so {chosen.kind.title} is enough"
     return f"with these rates and prices {chosen.kind.title} costs less and is no bottleneck"
 
 
-def _json(one: StorageChoice) -> dict[str, Any]:
+def _choice_json(choice: StorageChoice) -> dict[str, Any]:
     def rounded(value: Any) -> Any:
         return round(value, 6) if isinstance(value, float) else value
 
     return {
-        "storage": one.kind.name,
-        "calibrated": one.calibrated,
-        "durable_seconds": {name: rounded(value) for name, value in vars(one.durable).items()},
-        "stall_seconds": {name: rounded(value) for name, value in vars(one.stall).items()},
-        "every_seconds": rounded(one.rhythm.every),
-        "goodput": rounded(one.rhythm.goodput),
-        "waste_of_saving": rounded(one.rhythm.avoidable),
-        "usd_a_month": rounded(one.cost.usd),
-        "requests_a_save": one.requests,
-        "requests_a_load": one.reads,
-        "load_seconds": rounded(one.load),
+        "storage": choice.kind.name,
+        "calibrated": choice.calibrated,
+        "durable_seconds": {name: rounded(value) for name, value in vars(choice.durable).items()},
+        "stall_seconds": {name: rounded(value) for name, value in vars(choice.stall).items()},
+        "every_seconds": rounded(choice.rhythm.every),
+        "goodput": rounded(choice.rhythm.goodput),
+        "waste_of_saving": rounded(choice.rhythm.avoidable),
+        "usd_a_month": rounded(choice.cost.usd),
+        "requests_a_save": choice.requests,
+        "requests_a_load": choice.reads,
+        "load_seconds": rounded(choice.load),
         "prices": {
             key: {"usd": price.usd, "date": price.date, "source": price.source, "unit": price.unit}
-            for key, price in one.cost.prices
+            for key, price in choice.cost.prices
         },
-        "refused": list(one.refused),
-        "notes": list(one.notes),
-        "fsx": None if one.lustre is None else vars(one.lustre),
-        "headroom": rounded(one.headroom),
+        "refused": list(choice.refused),
+        "notes": list(choice.notes),
+        "fsx": None if choice.lustre is None else vars(choice.lustre),
+        "headroom": rounded(choice.headroom),
     }

@@ -65,7 +65,9 @@ def load(path: Path) -> dict[str, Price]:
     for key, row in body.items():
         if key not in PRICES:
             raise ConfigError(f"{path}: {key[:80]!r} is no price that is used; expected some of {', '.join(PRICES)}")
-        usd, date = (row.get("usd"), row.get("date")) if isinstance(row, dict) else (None, None)
+        usd = date = None
+        if isinstance(row, dict):
+            usd, date = row.get("usd"), row.get("date")
         if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 <= usd < math.inf:
             raise ConfigError(f"{path}: {key}.usd is {usd!r}: expected US dollars for a {PRICES[key].unit}")
         if not isinstance(date, str) or not date:

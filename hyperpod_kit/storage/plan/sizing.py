@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, GIB, JobFacts
 
 MIB = 2**20
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 """Of one multipart upload: S3's limit, and Mountpoint's."""
 
 DEFAULT_PART_MIB = 8
@@ -48,18 +48,20 @@ def checkpoint_size(facts: JobFacts) -> CheckpointSize:
         file, files = rank, facts.ranks
     else:
         file, files = max(model, optimizer), 1
-    held = 0.0 if facts.writer.waits else SLOTS * rank * facts.ranks / facts.nodes
-    return CheckpointSize(model, optimizer, files, file, rank, held, part_mib(file))
+    shared_memory = 0.0
+    if not facts.writer.waits:
+        shared_memory = SLOTS * rank * facts.ranks / facts.nodes
+    return CheckpointSize(model, optimizer, files, file, rank, shared_memory, part_mib(file))
 
 
 def part_mib(file: float) -> int:
     """The least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
-    return max(DEFAULT_PART_MIB, math.ceil(file / MOST_PARTS / MIB))
+    return max(DEFAULT_PART_MIB, math.ceil(file / MAX_PARTS / MIB))
 
 
 def largest_file(mib: int) -> float:
     """Bytes of the largest file with parts of so many MiB: 78.1 GiB with 8."""
-    return float(MOST_PARTS * mib * MIB)
+    return float(MAX_PARTS * mib * MIB)
 
 
 def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) -> int:
@@ -70,8 +72,10 @@ def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) ->
     return max(0, int((memory - max(128 * MIB, memory / 8) - read_part * MIB) // (part * MIB)))
 
 
-def gib(value: float) -> str:
+def format_bytes(value: float) -> str:
     """Bytes in words."""
     if value >= 1024 * GIB:
         return f"{value / GIB / 1024:.2f} TiB"
-    return f"{value / GIB:.2f} GiB" if value >= GIB else f"{value / MIB:.1f} MiB"
+    if value >= GIB:
+        return f"{value / GIB:.2f} GiB"
+    return f"{value / MIB:.1f} MiB"

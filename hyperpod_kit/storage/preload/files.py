@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 from hyperpod_kit.errors import Absent, Unreachable, Untrusted
-from hyperpod_kit.untrusted import files, held, owner, walk
+from hyperpod_kit.untrusted import dirfd, files, owner, walk
 
 CHUNK = 1000
-DEEPEST = 200
+MAX_DEPTH = 200
 """Directories one in another."""
 
 
@@ -46,22 +46,22 @@ class PreloadList:
         return sum(file.size for file in self.files)
 
 
-def listed(places: Sequence[str], files_from: Optional[Path] = None) -> PreloadList:
+def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> PreloadList:
     """Every regular file of the places and of the list, each path once, in a stable order.
 
     Links are not followed below a place. Raises Absent for a place that is not there.
     """
     by_path: dict[str, PreloadFile] = {}
     unread: list[str] = []
-    waiting = [*places, *_lines(files_from)]
+    waiting = [*paths, *_lines(files_from)]
     while waiting:
-        begun = 0
+        current = 0
 
-        def take(message: list[Any]) -> None:
-            nonlocal begun
+        def receive(message: list[Any]) -> None:
+            nonlocal current
             kind, *values = message
-            if kind == _BEGUN:
-                begun = values[0]
+            if kind == _STARTED:
+                current = values[0]
             elif kind == _UNREAD:
                 unread.append(values[0])
             else:
@@ -69,77 +69,84 @@ def listed(places: Sequence[str], files_from: Optional[Path] = None) -> PreloadL
 
         uid = 0 if owner.is_root() else None
         try:
-            owner.streamed(waiting[0], uid, partial(_look, list(waiting)), take)
+            owner.run_streamed(waiting[0], uid, partial(_report_paths, list(waiting)), receive)
             break
         except Unreachable as err:
-            unread.append(f"{waiting[begun]}: {err}")
-            waiting = waiting[begun + 1 :]
+            unread.append(f"{waiting[current]}: {err}")
+            waiting = waiting[current + 1 :]
     return PreloadList(tuple(by_path.values()), tuple(unread))
 
 
 _LARGEST_LIST = 4 << 30
 """Bytes of a list of names."""
-_BEGUN, _UNREAD, _FILES = "begun", "unread", "files"
+_STARTED, _UNREAD, _FILES = "begun", "unread", "files"
 
 
-def _look(places: Sequence[str], report: Callable[[Any], None]) -> None:
-    for number, place in enumerate(places):
-        report([_BEGUN, number])
-        whole = os.path.abspath(place)
+def _report_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
+    for number, path in enumerate(paths):
+        report([_STARTED, number])
+        absolute = os.path.abspath(path)
         try:
-            named = _held(whole) if owner.is_root() else os.open(whole, os.O_PATH | os.O_CLOEXEC)
+            descriptor = _open_named(absolute)
         except Untrusted as err:
             report([_UNREAD, str(err)])
             continue
         except OSError as err:
-            raise Absent(f"{place}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts") from err
+            raise Absent(f"{path}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts") from err
         try:
-            _place(named, whole, report)
+            _report_path(descriptor, absolute, report)
         finally:
-            os.close(named)
+            os.close(descriptor)
 
 
-def opened(file: PreloadFile) -> int:
+def _open_named(path: str) -> int:
+    """A descriptor that names what somebody asks for. Raises Untrusted, OSError."""
+    if owner.is_root():
+        return _named_descriptor(path)
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def open_file(file: PreloadFile) -> int:
     """A descriptor to read a listed file by. Since then its directory may have been exchanged for a mount: where root
     asks, each name of its path is held before anything is asked of it. Raises Untrusted, OSError."""
     if file.uid is None:
         # A FIFO may have come into its place, of which an open waits for a writer.
         return os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    named = _held(file.path)
+    descriptor = _named_descriptor(file.path)
     try:
-        return held.opened(named, os.O_RDONLY)
+        return dirfd.reopen(descriptor, os.O_RDONLY)
     finally:
-        os.close(named)
+        os.close(descriptor)
 
 
-def in_the_way(path: str) -> str:
+def access_problem(path: str) -> str:
     """Why a listed file is not to be asked for any more, nothing where it may be: of files that root asks for, before a
     program is given their paths."""
     try:
-        os.close(_held(path))
+        os.close(_named_descriptor(path))
     except (OSError, Untrusted) as err:
         return getattr(err, "strerror", None) or str(err)
     return ""
 
 
-def _held(path: str) -> int:
+def _named_descriptor(path: str) -> int:
     """A descriptor that names what lies there. A process that has become a user for root does not enter what that user
     serves. Raises Untrusted, OSError."""
-    folder, name = walk.parent_of(path, follow=True, own_mounts=False)
+    parent, name = walk.open_parent(path, follow=True, own_mounts=False)
     try:
-        named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        walk.answering(named, folder, name, path, own_mounts=False)
-        return named
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        walk.require_trusted_mount(descriptor, parent, name, path, own_mounts=False)
+        return descriptor
     finally:
-        os.close(folder)
+        os.close(parent)
 
 
-def _place(named: int, path: str, report: Callable[[Any], None]) -> None:
-    status = os.fstat(named)
+def _report_path(descriptor: int, path: str, report: Callable[[Any], None]) -> None:
+    status = os.fstat(descriptor)
     if stat.S_ISDIR(status.st_mode):
-        FilesBelow(report).directory(named, path, os.readlink(f"/proc/self/fd/{named}"), 0)
+        FilesBelow(report).report_directory(descriptor, path, os.readlink(f"/proc/self/fd/{descriptor}"), 0)
     elif stat.S_ISREG(status.st_mode):
-        folder = os.path.dirname(os.readlink(f"/proc/self/fd/{named}"))
+        folder = os.path.dirname(os.readlink(f"/proc/self/fd/{descriptor}"))
         report([_FILES, [(path, status.st_size, _uid(status), folder)]])
 
 
@@ -154,20 +161,22 @@ class FilesBelow:
         self._report = report
         self._as_root = owner.is_root()
 
-    def directory(self, named: int, path: str, real: str, depth: int) -> None:
-        """`path`: as it was asked for; `real`: the same without links; `named`: a descriptor of it."""
-        uid = os.fstat(named).st_uid if self._as_root else 0
+    def report_directory(self, descriptor: int, path: str, real: str, depth: int) -> None:
+        """`path`: as it was asked for; `real`: the same without links; `descriptor`: a descriptor of it."""
+        uid = 0
+        if self._as_root:
+            uid = os.fstat(descriptor).st_uid
         try:
-            if depth > DEEPEST:
-                raise OSError(errno.ELOOP, f"more than {DEEPEST} directories one in another")
+            if depth > MAX_DEPTH:
+                raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories one in another")
             with owner.acting(uid):
-                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=named)
+                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError as err:
             self._report([_UNREAD, f"{path}: {err.strerror}"])
             return
         try:
             with owner.acting(uid):
-                below = self._entries(handle, path, real)
+                below = self._report_entries(handle, path, real)
             for name in below:
                 self._enter(handle, uid, name, path, real, depth)
         finally:
@@ -176,31 +185,31 @@ class FilesBelow:
     def _enter(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
         try:
             with owner.acting(uid):
-                named = self._named(handle, name, path)
+                descriptor = self._entry_descriptor(handle, name, path)
         except (OSError, Untrusted) as err:
             self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
             return
         try:
-            self.directory(named, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1)
+            self.report_directory(descriptor, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1)
         finally:
-            os.close(named)
+            os.close(descriptor)
 
-    def _entries(self, handle: int, path: str, real: str) -> list[str]:
+    def _report_entries(self, handle: int, path: str, real: str) -> list[str]:
         """Names of its directories, after its files were reported."""
         below: list[str] = []
         files: list[tuple[str, int, Optional[int], str]] = []
         for name in sorted(os.listdir(handle)):
             try:
-                named = self._named(handle, name, path)
+                descriptor = self._entry_descriptor(handle, name, path)
             except FileNotFoundError:
                 continue
             except (OSError, Untrusted) as err:
                 self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
                 continue
             try:
-                status = os.fstat(named)
+                status = os.fstat(descriptor)
             finally:
-                os.close(named)
+                os.close(descriptor)
             if stat.S_ISDIR(status.st_mode):
                 below.append(name)
             elif stat.S_ISREG(status.st_mode):
@@ -213,12 +222,12 @@ class FilesBelow:
             self._report([_FILES, files])
         return below
 
-    def _named(self, handle: int, name: str, path: str) -> int:
+    def _entry_descriptor(self, handle: int, name: str, path: str) -> int:
         """A descriptor that names an entry. Raises Untrusted, OSError."""
-        named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:
-            walk.answering(named, handle, name, path)
-        return named
+            walk.require_trusted_mount(descriptor, handle, name, path)
+        return descriptor
 
 
 def _lines(path: Optional[Path]) -> list[str]:
@@ -229,4 +238,5 @@ def _lines(path: Optional[Path]) -> list[str]:
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.
-    return [line for line in text.split("\0" if "\0" in text else "\n") if line]
+    separator = "\0" if "\0" in text else "\n"
+    return [line for line in text.split(separator) if line]

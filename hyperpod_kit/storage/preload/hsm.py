@@ -17,7 +17,7 @@ from hyperpod_kit.run import Runner
 BATCH = 200
 """Files a command: long paths stay below the kernel's limit of an argument list."""
 TRIES = 3
-SECONDS = 120.0
+TIMEOUT = 120.0
 RELEASED, LOST = 0x4, 0x40
 _STATE = re.compile(r": \(0x([0-9a-fA-F]{8})\)")
 
@@ -27,66 +27,73 @@ class PreloadError(HyperpodKitError):
 
 
 @dataclass
-class HsmDone:
+class HsmResult:
     """What became of it. `here`: files that are on Lustre's own disks now; `failed`: path -> why."""
 
     here: list[str]
     failed: dict[str, str]
 
 
-Look = Callable[[str], str]
+AccessCheck = Callable[[str], str]
 """Why `lfs` is not to be asked about a path, nothing where it is."""
 
 
-def states(
-    runner: Runner, paths: Sequence[str], failed: dict[str, str] | None = None, look: Look = lambda path: ""
+def read_states(
+    runner: Runner,
+    paths: Sequence[str],
+    failed: dict[str, str] | None = None,
+    access_check: AccessCheck = lambda path: "",
 ) -> dict[str, int]:
     """HSM flags of each file, as `lfs hsm_state` prints them. Of which files it is not asked goes into `failed`.
 
     Raises PreloadError, RunError.
     """
+    if failed is None:
+        failed = {}
     flags: dict[str, int] = {}
     for batch in _batches(list(paths)):
-        flags.update(_answer(runner, "hsm_state", batch, parse, {} if failed is None else failed, look))
+        flags.update(_run_lfs(runner, "hsm_state", batch, parse_states, failed, access_check))
     return flags
 
 
-_Answer = TypeVar("_Answer")
+_Parsed = TypeVar("_Parsed")
 
 
-def _answer(
+def _run_lfs(
     runner: Runner,
     verb: str,
     paths: Sequence[str],
-    read: Callable[[str, Sequence[str]], _Answer],
+    parse_output: Callable[[str, Sequence[str]], _Parsed],
     failed: dict[str, str],
-    look: Look,
-) -> _Answer:
-    """What `read(printed, paths)` makes of a command of `lfs`. One file that is in its way fails alone: where the
-    command does not succeed, it is run again without those that are gone, or have come to lie behind a mount.
+    access_check: AccessCheck,
+) -> _Parsed:
+    """What `parse_output(printed, paths)` makes of a command of `lfs`. One file that is in its way fails alone: where
+    the command does not succeed, it is run again without those that are gone, or have come to lie behind a mount.
 
     Raises PreloadError, RunError.
     """
-    asked = _clear(paths, failed, look)
-    while asked:
+    accessible = _accessible(paths, failed, access_check)
+    while accessible:
         try:
-            return read(runner.run(["lfs", verb, *asked], timeout=SECONDS, check=verb == "hsm_state").stdout, asked)
+            return parse_output(
+                runner.run(["lfs", verb, *accessible], timeout=TIMEOUT, check=verb == "hsm_state").stdout, accessible
+            )
         except (PreloadError, RunError):
-            remaining = _clear(asked, failed, look)
-            if remaining == asked:
+            remaining = _accessible(accessible, failed, access_check)
+            if remaining == accessible:
                 raise
-            asked = remaining
-    return read("", [])
+            accessible = remaining
+    return parse_output("", [])
 
 
-def _clear(paths: Sequence[str], failed: dict[str, str], look: Look) -> list[str]:
+def _accessible(paths: Sequence[str], failed: dict[str, str], access_check: AccessCheck) -> list[str]:
     """Those that `lfs` may be asked about; of the others `failed` says why not."""
-    reasons = {path: look(path) for path in paths}
+    reasons = {path: access_check(path) for path in paths}
     failed.update({path: reason for path, reason in reasons.items() if reason})
     return [path for path, reason in reasons.items() if not reason]
 
 
-def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
+def parse_states(text: str, paths: Sequence[str]) -> dict[str, int]:
     """`PATH: (0x0000000d) released exists archived, archive_id:1` each, in the order asked. Raises PreloadError.
 
     A path may have a line's end in it, so each is looked for as it was asked.
@@ -94,11 +101,13 @@ def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
     flags: dict[str, int] = {}
     at = 0
     for path in paths:
-        begin = text.find(path, at)
-        match = _STATE.match(text, begin + len(path)) if begin >= 0 else None
+        start = text.find(path, at)
+        match = None
+        if start >= 0:
+            match = _STATE.match(text, start + len(path))
         if match is None:
-            answer = text[at : at + 200].strip()
-            raise PreloadError(f"{path}: `lfs hsm_state` answered {answer!r}, expected its path and (0x…)")
+            output = text[at : at + 200].strip()
+            raise PreloadError(f"{path}: `lfs hsm_state` answered {output!r}, expected its path and (0x…)")
         flags[path], at = int(match[1], 16), match.end()
     return flags
 
@@ -108,78 +117,80 @@ def restore(
     paths: Sequence[str],
     progress: Callable[[int], None],
     *,
-    look: Look = lambda path: "",
+    access_check: AccessCheck = lambda path: "",
     patience: float = 3600.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> HsmDone:
+) -> HsmResult:
     """Restore what is released, and look until all is here.
 
-    `progress(files here)`; `look`: before each command; `patience`: seconds without a change. Raises PreloadError,
-    RunError.
+    `progress(files here)`; `access_check`: before each command; `patience`: seconds without a change.
+    Raises PreloadError, RunError.
     """
-    done = HsmDone([], {})
+    result = HsmResult([], {})
     waiting: dict[str, int] = {}
-    for path, flags in states(runner, paths, done.failed, look).items():
+    for path, flags in read_states(runner, paths, result.failed, access_check).items():
         if flags & LOST:
-            done.failed[path] = "its archived copy is lost, Lustre says"
+            result.failed[path] = "its archived copy is lost, Lustre says"
         elif flags & RELEASED:
             waiting[path] = 0
         else:
-            done.here.append(path)
-    _request(runner, waiting, done, look)
-    last, pause = clock(), 1.0
+            result.here.append(path)
+    _request_restore(runner, waiting, result, access_check)
+    changed_at, pause = clock(), 1.0
     while waiting:
-        progress(len(done.here))
+        progress(len(result.here))
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        current = states(runner, list(waiting), done.failed, look)
+        current = read_states(runner, list(waiting), result.failed, access_check)
         arrived = [path for path, flags in current.items() if not flags & RELEASED]
         for path in arrived:
             del waiting[path]
-            done.here.append(path)
-        _give_up(waiting, done)
+            result.here.append(path)
+        _drop_failed(waiting, result)
         if arrived:
-            last, pause = clock(), 1.0
-        elif clock() - last > patience:
-            done.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
+            changed_at, pause = clock(), 1.0
+        elif clock() - changed_at > patience:
+            result.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
             break
-        _again(runner, waiting, done, look)
-    progress(len(done.here))
-    return done
+        _request_again(runner, waiting, result, access_check)
+    progress(len(result.here))
+    return result
 
 
-def _request(runner: Runner, waiting: dict[str, int], done: HsmDone, look: Look) -> None:
+def _request_restore(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
     for batch in _batches(list(waiting)):
-        asked = _answer(runner, "hsm_restore", batch, lambda printed, paths: list(paths), done.failed, look)
-        for path in asked:
+        requested = _run_lfs(
+            runner, "hsm_restore", batch, lambda printed, paths: list(paths), result.failed, access_check
+        )
+        for path in requested:
             waiting[path] += 1
-    _give_up(waiting, done)
+    _drop_failed(waiting, result)
 
 
-def _again(runner: Runner, waiting: dict[str, int], done: HsmDone, look: Look) -> None:
+def _request_again(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
     """Ask once more for what nobody works at, and give up what was asked for often enough."""
     idle = [
         path
         for batch in _batches(list(waiting))
-        for path in _answer(runner, "hsm_action", batch, _idle, done.failed, look)
+        for path in _run_lfs(runner, "hsm_action", batch, _idle_paths, result.failed, access_check)
     ]
     # Between the two questions it may have come.
-    idle = [path for path, flags in states(runner, idle, done.failed, look).items() if flags & RELEASED]
+    idle = [path for path, flags in read_states(runner, idle, result.failed, access_check).items() if flags & RELEASED]
     for path in [path for path in idle if waiting[path] >= TRIES]:
-        done.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
+        result.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
     lost = {path: waiting[path] for path in idle if path in waiting}
-    _request(runner, lost, done, look)
+    _request_restore(runner, lost, result, access_check)
     waiting.update(lost)
-    _give_up(waiting, done)
+    _drop_failed(waiting, result)
 
 
-def _give_up(waiting: dict[str, int], done: HsmDone) -> None:
-    for path in [path for path in waiting if path in done.failed]:
+def _drop_failed(waiting: dict[str, int], result: HsmResult) -> None:
+    for path in [path for path in waiting if path in result.failed]:
         del waiting[path]
 
 
-def _idle(printed: str, paths: Sequence[str]) -> list[str]:
+def _idle_paths(printed: str, paths: Sequence[str]) -> list[str]:
     """Those of which `lfs hsm_action` prints `PATH: NOOP`."""
     return [path for path in paths if f"{path}: NOOP" in printed]
 

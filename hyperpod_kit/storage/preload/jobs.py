@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.M)
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedJobs:
     """Both jobs; `job` is None where only the preload was asked for."""
 
     preload: str
@@ -31,37 +31,42 @@ class Submitted:
         return vars(self).copy()
 
 
-def preload_argv(words: Sequence[str], partition: Optional[str], more: Sequence[str]) -> list[str]:
-    """sbatch for the preload. `words`: the command to run there; `more`: further words for sbatch."""
-    where = [f"--partition={partition}"] if partition else []
+def preload_argv(command: Sequence[str], partition: Optional[str], extra_options: Sequence[str]) -> list[str]:
+    """sbatch for the preload. `command`: the command to run there; `extra_options`: further words for sbatch."""
+    partition_options = []
+    if partition:
+        partition_options.append(f"--partition={partition}")
     # Brought again after a node was lost: what is here already costs a look.
-    own = ["--parsable", "--job-name=preload", "--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append"]
-    return ["sbatch", *own, *where, *more, f"--wrap=exec {shlex.join(words)}"]
+    options = ["--parsable", "--job-name=preload", "--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append"]
+    return ["sbatch", *options, *partition_options, *extra_options, f"--wrap=exec {shlex.join(command)}"]
 
 
-def behind_argv(words: Sequence[str], preload: str) -> tuple[list[str], Optional[str]]:
+def dependent_argv(sbatch_args: Sequence[str], preload: str) -> tuple[list[str], Optional[str]]:
     """sbatch for the job behind it, and a copy of its script to remove afterwards. Raises UsageError.
 
-    `words`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts.
+    `sbatch_args`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts.
     """
-    line = submit.parse(words)
-    copy, wants = submit.rewrite(line)
-    argv = submit.command(line, wants, copy)
-    waits = ["--parsable", f"--dependency=afterok:{preload}", "--kill-on-invalid-dep=yes"]
-    return [argv[0], *waits, *argv[1:]], copy if copy != line.script else None
+    line = submit.parse(sbatch_args)
+    copy, requested_restarts = submit.rewrite(line)
+    argv = submit.command(line, requested_restarts, copy)
+    dependency_options = ["--parsable", f"--dependency=afterok:{preload}", "--kill-on-invalid-dep=yes"]
+    argv = [argv[0], *dependency_options, *argv[1:]]
+    if copy == line.script:
+        return argv, None
+    return argv, copy
 
 
-def send(runner: Runner, first: Sequence[str], words: Sequence[str]) -> Submitted:
+def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequence[str]) -> SubmittedJobs:
     """Submit both, or neither. Raises PreloadError, RunError, UsageError."""
-    if words:
-        submit.parse(words)
-    preload = _number(runner.run(first, timeout=SECONDS).stdout)
-    if not words:
-        return Submitted(preload, None)
+    if job_args:
+        submit.parse(job_args)
+    preload = _job_id(runner.run(preload_command, timeout=SECONDS).stdout)
+    if not job_args:
+        return SubmittedJobs(preload, None)
     copy = None
     try:
-        argv, copy = behind_argv(words, preload)
-        return Submitted(preload, _number(runner.run(argv, timeout=SECONDS).stdout))
+        argv, copy = dependent_argv(job_args, preload)
+        return SubmittedJobs(preload, _job_id(runner.run(argv, timeout=SECONDS).stdout))
     except BaseException:
         # Nobody would read what it brings.
         runner.run(["scancel", preload], timeout=SECONDS, check=False)
@@ -71,7 +76,7 @@ def send(runner: Runner, first: Sequence[str], words: Sequence[str]) -> Submitte
             by_descriptor.unlink(copy)
 
 
-def _number(text: str) -> str:
+def _job_id(text: str) -> str:
     match = _NUMBER.search(text)
     if match is None:
         raise PreloadError(f"sbatch answered {text.strip()[:200]!r}, expected the job's number")

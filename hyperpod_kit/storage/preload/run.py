@@ -9,21 +9,21 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError, Unreachable
 from hyperpod_kit.run import Runner
-from hyperpod_kit.storage.preload import hsm, through
-from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList, in_the_way
+from hyperpod_kit.storage.preload import hsm, read_through
+from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList, access_problem
 from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 
-LUSTRE, OTHERS = "restored by Lustre's HSM", "read through its mount"
-LFS = OwnerPatience(answer=2 * hsm.SECONDS)
+LUSTRE, READ_THROUGH = "restored by Lustre's HSM", "read through its mount"
+LFS = OwnerLimits(silence=2 * hsm.TIMEOUT)
 """`lfs` has a deadline of its own, and what it does is not counted."""
-HELD_BACK = 1000
+MAX_LISTED = 1000
 """Failures that are listed; more are counted."""
 
 
 @dataclass(frozen=True)
-class Preloaded:
+class PreloadResult:
     """What is here. `ways`: how many files each way brought; `failed`: path -> why it is not here."""
 
     files: int
@@ -33,31 +33,32 @@ class Preloaded:
     unread: tuple[str, ...]
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every file that was asked for is here."""
         return not self.failed and not self.unread
 
     def to_json(self) -> dict[str, Any]:
         """Counts, and the first failures."""
-        listed = dict(list(self.failed.items())[:HELD_BACK])
-        return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.whole}
+        listed = dict(list(self.failed.items())[:MAX_LISTED])
+        return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.is_complete}
 
 
-def plan(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
+def plan_ways(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
     """Way -> files. `mounts`: the text of mountinfo, this machine's by default."""
     mounts = mountinfo.read() if mounts is None else mounts
-    by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], OTHERS: []}
+    by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], READ_THROUGH: []}
     kinds: dict[str, str] = {}
     for file in listed.files:
         directory = file.folder or os.path.dirname(file.path)
         if directory not in kinds:
-            entry = mountinfo.holding(mounts, file.folder or os.path.realpath(directory))
+            entry = mountinfo.mount_holding(mounts, file.folder or os.path.realpath(directory))
             kinds[directory] = "" if entry is None else entry.fs_type
-        by_way[LUSTRE if kinds[directory] == "lustre" else OTHERS].append(file)
+        way = LUSTRE if kinds[directory] == "lustre" else READ_THROUGH
+        by_way[way].append(file)
     return by_way
 
 
-def run(
+def run_preload(
     listed: PreloadList,
     ways: dict[str, list[PreloadFile]],
     runner: Runner,
@@ -66,17 +67,17 @@ def run(
     workers: int = 16,
     rate: Optional[float] = None,
     patience: float = 3600.0,
-) -> Preloaded:
+) -> PreloadResult:
     """Bring them. Exactly the files of `listed` are answered for. Raises PreloadError, RunError."""
     failed: dict[str, str] = {}
-    on_lustre, others = ways[LUSTRE], ways[OTHERS]
+    on_lustre, to_read = ways[LUSTRE], ways[READ_THROUGH]
     if on_lustre:
-        failed.update(_restored(on_lustre, runner, progress, patience))
-    if others:
-        failed.update(_read(others, progress, workers, rate))
-    failed.update(_not_here(on_lustre, failed, runner))
-    counts = {way: len(of) for way, of in ways.items() if of}
-    return Preloaded(len(listed.files), listed.size, counts, failed, listed.unread)
+        failed.update(_restore_files(on_lustre, runner, progress, patience))
+    if to_read:
+        failed.update(_read_files(to_read, progress, workers, rate))
+    failed.update(_released_again(on_lustre, failed, runner))
+    counts = {way: len(files_of_way) for way, files_of_way in ways.items() if files_of_way}
+    return PreloadResult(len(listed.files), listed.size, counts, failed, listed.unread)
 
 
 def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[PreloadFile]]]:
@@ -87,7 +88,7 @@ def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[
     yield from owners.items()
 
 
-def _restored(
+def _restore_files(
     files: Sequence[PreloadFile], runner: Runner, progress: Callable[[str], None], patience: float
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
@@ -96,17 +97,17 @@ def _restored(
         paths = [file.path for file in of_user]
 
         def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
-            return hsm.restore(runner, paths, report, look=_look(uid), patience=patience).failed
+            return hsm.restore(runner, paths, report, access_check=_access_check(uid), patience=patience).failed
 
-        def take(here: int, before: int = before) -> None:
+        def on_report(here: int, before: int = before) -> None:
             progress(f"{before + here:,} of {len(files):,} files restored")
 
-        failed.update(_as_user(uid, {file.path: file for file in of_user}, work, take))
+        failed.update(_as_user(uid, {file.path: file for file in of_user}, work, on_report))
         before += len(of_user)
     return failed
 
 
-def _read(
+def _read_files(
     files: Sequence[PreloadFile], progress: Callable[[str], None], workers: int, rate: Optional[float]
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
@@ -116,41 +117,47 @@ def _read(
         waiting = {file.path: file for file in of_user}
 
         def work(report: Callable[[Any], None], of_user: list[PreloadFile] = of_user) -> dict[str, str]:
-            return through.read_all(of_user, report, ended=lambda *one: report(one), workers=workers, rate=rate)
+            return read_through.read_all(
+                of_user, report, on_finished=lambda *finished: report(finished), workers=workers, rate=rate
+            )
 
-        def take(reported: Any, before: int = before, waiting: dict[str, PreloadFile] = waiting) -> None:
+        def on_report(reported: Any, before: int = before, waiting: dict[str, PreloadFile] = waiting) -> None:
             if isinstance(reported, int):
                 progress(f"{(before + reported) / 2**20:,.0f} of {total / 2**20:,.0f} MiB read")
                 return
-            path, why = reported
+            path, reason = reported
             waiting.pop(path, None)
-            if why:
-                failed[path] = why
+            if reason:
+                failed[path] = reason
 
-        failed.update(_as_user(uid, waiting, work, take))
+        failed.update(_as_user(uid, waiting, work, on_report))
         before += sum(file.size for file in of_user)
     return failed
 
 
-def _look(uid: Optional[int]) -> hsm.Look:
+def _access_check(uid: Optional[int]) -> hsm.AccessCheck:
     """Who asks for himself may have what he has named served by himself."""
-    return _gone if uid is None else in_the_way
+    if uid is None:
+        return _missing_reason
+    return access_problem
 
 
-def _gone(path: str) -> str:
-    return "" if os.path.lexists(path) else os.strerror(errno.ENOENT)
+def _missing_reason(path: str) -> str:
+    if os.path.lexists(path):
+        return ""
+    return os.strerror(errno.ENOENT)
 
 
 def _as_user(
     uid: Optional[int],
     waiting: Mapping[str, PreloadFile],
     work: Callable[[Callable[[Any], None]], dict[str, str]],
-    take: Callable[[Any], None],
+    on_report: Callable[[Any], None],
 ) -> dict[str, str]:
     """Path -> why it is not here, of those that `waiting` has at the end. What one user's files do does not end the
     others', and what lets wait does not end those of root's either."""
     try:
-        failed: dict[str, str] = owner.streamed(next(iter(waiting)), uid, work, take, LFS)
+        failed: dict[str, str] = owner.run_streamed(next(iter(waiting)), uid, work, on_report, LFS)
         return failed
     except (HyperpodKitError, OSError) as err:
         if not uid and not isinstance(err, Unreachable):
@@ -158,7 +165,7 @@ def _as_user(
         return dict.fromkeys(waiting, str(err))
 
 
-def _not_here(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
+def _released_again(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
     """What Lustre has released again meanwhile: a file system that is nearly full does that."""
     released: dict[str, str] = {}
     for uid, of_user in _owners([file for file in files if file.path not in failed]):
@@ -166,7 +173,7 @@ def _not_here(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runn
 
         def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
             failed_now: dict[str, str] = {}
-            states = hsm.states(runner, paths, failed_now, _look(uid))
+            states = hsm.read_states(runner, paths, failed_now, _access_check(uid))
             again = [path for path, flags in states.items() if flags & hsm.RELEASED]
             return {**failed_now, **dict.fromkeys(again, "released again, before the end: is the file system full?")}
 

@@ -14,9 +14,9 @@ from hyperpod_kit.storage.quota.btrfs import Btrfs
 from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.storage.quota.lustre import Lustre
 from hyperpod_kit.system import mountinfo, quota_note
-from hyperpod_kit.untrusted import held, walk
+from hyperpod_kit.untrusted import dirfd, walk
 
-SECONDS = 3600.0
+TIMEOUT = 3600.0
 """For a command: `lfs project -r` looks at every file."""
 _MOUNTED = "hyperpod-kit validate-mounts, where it is mounted"
 
@@ -25,49 +25,51 @@ class QuotaDirectory(NamedTuple):
     """What people call a directory, and a descriptor of what was looked at under that name."""
 
     path: str
-    handle: int
+    descriptor: int
 
     @property
     def anchor(self) -> str:
         """A path by which other programs come to what was looked at, whatever its owner has put into its place."""
-        return f"/proc/{os.getpid()}/fd/{self.handle}"
+        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
-    def words(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
+    def shown_commands(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
         """Commands as a person would type them."""
         return [[word.replace(self.anchor, self.path) for word in argv] for argv in commands]
 
 
 @contextlib.contextmanager
-def looked_at(directory: str) -> Iterator[QuotaDirectory]:
+def open_directory(directory: str) -> Iterator[QuotaDirectory]:
     """The directory without its links, for as long as the block lasts: no link of another user's is followed, and no
     file system that another user serves is asked anything. Raises QuotaError, Absent, Untrusted, OSError."""
     try:
-        handle = walk.passed(os.path.abspath(directory))
+        descriptor = walk.open_traversable(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
         raise Absent(f"{directory} is no directory here", hint=_MOUNTED) from None
     try:
-        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise Absent(f"{directory} is no directory here", hint=_MOUNTED)
-        target = QuotaDirectory(os.readlink(f"/proc/self/fd/{handle}"), handle)
+        target = QuotaDirectory(os.readlink(f"/proc/self/fd/{descriptor}"), descriptor)
         try:
             yield target
         except QuotaError as err:
-            hint = None if err.hint is None else err.hint.replace(target.anchor, target.path)
+            hint = err.hint
+            if hint is not None:
+                hint = hint.replace(target.anchor, target.path)
             raise QuotaError(err.message.replace(target.anchor, target.path), hint=hint) from None
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def used(directory: str, runner: Runner) -> QuotaUsed:
+def read_usage(directory: str, runner: Runner) -> QuotaUsed:
     """What it holds and what it may. Raises QuotaError, RunError, Untrusted, OSError."""
-    with looked_at(directory) as target:
+    with open_directory(directory) as target:
         return replace(backend_of(target, runner).show(target.anchor), directory=directory)
 
 
 def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
     """By the type of the file system that holds it. Raises QuotaError where nothing can."""
-    number = held.mount_of(target.handle)
-    mount = next((one for one in mountinfo.parse(mountinfo.read()) if str(one.mount_id) == number), None)
+    number = dirfd.mount_id_of(target.descriptor)
+    mount = next((entry for entry in mountinfo.parse(mountinfo.read()) if str(entry.mount_id) == number), None)
     if mount is not None and mount.fs_type == "lustre":
         return Lustre(runner, mount.path, project)
     if mount is not None and mount.fs_type == "btrfs":
@@ -79,7 +81,7 @@ def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = Non
     )
 
 
-def apply(
+def apply_limits(
     backend: QuotaBackend, target: QuotaDirectory, limits: QuotaLimits, grace: int, runner: Runner
 ) -> list[list[str]]:
     """Set the limits, and leave a note of them in the directory; what was run. Twice is once.
@@ -88,6 +90,6 @@ def apply(
     """
     commands = backend.commands(target.anchor, limits, grace)
     for argv in commands:
-        runner.run(argv, timeout=SECONDS)
-    quota_note.write(target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.handle)
-    return target.words(commands)
+        runner.run(argv, timeout=TIMEOUT)
+    quota_note.write(target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.descriptor)
+    return target.shown_commands(commands)

@@ -25,23 +25,25 @@ class Btrfs:
         """See QuotaBackend."""
         _require_subvolume(directory)
         # What was written a moment ago counts only once it is on disk.
-        answer = self._runner.run(["btrfs", "qgroup", "show", "--sync", "--raw", "-reF", directory], check=False)
-        if answer.returncode:
+        completed = self._runner.run(["btrfs", "qgroup", "show", "--sync", "--raw", "-reF", directory], check=False)
+        if completed.returncode:
             hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
-            raise QuotaError(f"{directory}: {(answer.stderr or answer.stdout).strip()}", hint=hint)
-        for line in answer.stdout.splitlines():
-            words = line.split()
-            used = parse.count(words[1]) if len(words) >= 5 and words[0].startswith("0/") else None
+            raise QuotaError(f"{directory}: {(completed.stderr or completed.stdout).strip()}", hint=hint)
+        for line in completed.stdout.splitlines():
+            fields = line.split()
+            if len(fields) < 5 or not fields[0].startswith("0/"):
+                continue
+            used = parse.count(fields[1])
             if used is not None:
-                return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.count(words[3]) or 0))
-        raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {answer.stdout.strip()[-200:]}")
+                return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.count(fields[3]) or 0))
+        raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {completed.stdout.strip()[-200:]}")
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         _require_subvolume(directory)
         if limits.soft_bytes or limits.soft_files or limits.hard_files:
             raise QuotaError(f"{directory}: btrfs has one limit, of bytes", hint="--bytes SIZE alone")
-        limit = str(limits.hard_bytes) if limits.hard_bytes else "none"
+        limit = str(limits.hard_bytes or "none")
         return [["btrfs", "quota", "enable", self._mount], ["btrfs", "qgroup", "limit", limit, directory]]
 
 

@@ -11,7 +11,7 @@ from hyperpod_kit.storage.alerts import outbox as outboxes
 from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.alerts.config import AlertConfig
 from hyperpod_kit.storage.alerts.outbox import AlertReport
-from hyperpod_kit.storage.quota import crossings, sinks
+from hyperpod_kit.storage.quota import notifiers, thresholds
 from hyperpod_kit.storage.quota.limits import QuotaUsed
 
 
@@ -35,7 +35,7 @@ class QuotaOutcome:
         }
 
 
-def check(
+def check_quotas(
     config: AlertConfig,
     show: Callable[[str], QuotaUsed],
     state: Path,
@@ -55,18 +55,20 @@ def check(
             used.append(show(directory))
         except (HyperpodKitError, OSError) as err:
             report.failed.append(f"{directory}: {err}")
-    with outboxes.opened(state, config.sinks, change=not dry_run) as outbox:
-        before = outbox.standing()
-        looked = {
-            row.directory: crossings.alert(row, row.directory in before, _recipients(config, row.directory))
+    with outboxes.open_outbox(state, config.sinks, exclusive=not dry_run) as outbox:
+        previous_keys = outbox.standing_keys()
+        alerts = {
+            row.directory: thresholds.quota_alert(
+                row, row.directory in previous_keys, _recipients(config, row.directory)
+            )
             for row in used
         }
-        above = [alert for alert in looked.values() if alert is not None]
-        report.new = outbox.take(list(config.directories), looked, now)
+        above = [alert for alert in alerts.values() if alert is not None]
+        report.new = outbox.update(list(config.directories), alerts, now)
         if dry_run:
-            outbox.say(report)
+            outbox.report_pending(report)
             return QuotaOutcome(used, above, report)
-        report.failed += sinks.state(config.sinks, used, above)
+        report.failed += notifiers.publish_state(config.sinks, used, above)
         outbox.send(report)
     return QuotaOutcome(used, above, report)
 

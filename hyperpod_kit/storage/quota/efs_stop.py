@@ -11,7 +11,7 @@ from typing import Any, Iterable, Protocol
 from hyperpod_kit.storage.quota.limits import QuotaError
 
 SID = "HyperpodKitQuotaStop"
-LARGEST = 20_000
+MAX_POLICY = 20_000
 """Characters of a policy, which AWS allows."""
 TRIES = 4
 
@@ -24,21 +24,21 @@ class PolicyOwner(Protocol):
     def put_policy(self, file_system_id: str, policy: str) -> None: ...
 
 
-def stopped(policy: dict[str, Any] | None) -> list[str]:
+def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     """ARNs of the access points that a policy keeps from writing."""
-    for one in (policy or {}).get("Statement", []):
-        if one.get("Sid") == SID:
-            found = one["Condition"]["ArnEquals"]["elasticfilesystem:AccessPointArn"]
-            return [found] if isinstance(found, str) else list(found)
+    for statement in (policy or {}).get("Statement", []):
+        if statement.get("Sid") == SID:
+            arns = statement["Condition"]["ArnEquals"]["elasticfilesystem:AccessPointArn"]
+            return [arns] if isinstance(arns, str) else list(arns)
     return []
 
 
-def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """The policy with exactly these stopped; statements of others stay as they are, in their places."""
-    ours: list[dict[str, Any]] = []
+    kit_statements: list[dict[str, Any]] = []
     names = sorted(set(arns))
     if names:
-        ours = [
+        kit_statements = [
             {
                 "Sid": SID,
                 "Effect": "Deny",
@@ -48,11 +48,13 @@ def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str
             }
         ]
     body = dict(policy or {"Version": "2012-10-17"})
-    others = [one for one in body.get("Statement", []) if one.get("Sid") != SID]
-    return {**body, "Statement": [*others, *ours]}
+    foreign_statements = [statement for statement in body.get("Statement", []) if statement.get("Sid") != SID]
+    return {**body, "Statement": [*foreign_statements, *kit_statements]}
 
 
-def change(efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()) -> list[str]:
+def change_stopped(
+    efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
+) -> list[str]:
     """Stop and let go access points by ARN; those that are stopped then. Nothing is put where nothing changes.
 
     AWS has no compare-and-set for a policy: it is read again after it was put, and where another has put his in
@@ -66,22 +68,22 @@ def change(efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), r
                 f"{file_system_id} has no policy, so everybody in the network may write, with no access point too",
                 hint="hyperpod-kit policy --help prints one; a stop without it would be the only statement",
             )
-        wanted = sorted((set(stopped(policy)) | stop) - resume)
-        if wanted == sorted(stopped(policy)):
-            return wanted
-        made = with_stopped(policy, wanted)
-        if not made["Statement"]:
+        desired = sorted((set(stopped_arns(policy)) | stop) - resume)
+        if desired == sorted(stopped_arns(policy)):
+            return desired
+        changed_policy = policy_with_stopped(policy, desired)
+        if not changed_policy["Statement"]:
             raise QuotaError(
                 f"{file_system_id}: nothing would be left of its policy", hint="put a policy of yours first"
             )
-        text = json.dumps(made)
-        if len(text) > LARGEST:
+        text = json.dumps(changed_policy)
+        if len(text) > MAX_POLICY:
             raise QuotaError(
-                f"{file_system_id}: a policy that stops {len(wanted)} access points has {len(text):,} characters, "
-                f"and AWS takes {LARGEST:,}",
+                f"{file_system_id}: a policy that stops {len(desired)} access points has {len(text):,} characters, "
+                f"and AWS takes {MAX_POLICY:,}",
                 hint="let go those that have made room: hyperpod-kit storage quota resume",
             )
         efs.put_policy(file_system_id, text)
-        if sorted(stopped(efs.policy(file_system_id))) == wanted:
-            return wanted
+        if sorted(stopped_arns(efs.policy(file_system_id))) == desired:
+            return desired
     raise QuotaError(f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {TRIES} times")

@@ -26,13 +26,13 @@ class Lustre:
 
     def project_of(self, directory: str) -> int:
         """0 when it has none. Raises QuotaError."""
-        answer = self._runner.run(["lfs", "project", "-d", directory]).stdout
-        found = _PROJECT.match(answer)
-        if found is None:
+        output = self._runner.run(["lfs", "project", "-d", directory]).stdout
+        match = _PROJECT.match(output)
+        if match is None:
             raise QuotaError(
-                f"{directory}: `lfs project -d` said {answer.strip()[:200]!r}, expected a number and a flag"
+                f"{directory}: `lfs project -d` said {output.strip()[:200]!r}, expected a number and a flag"
             )
-        return int(found.group(1))
+        return int(match.group(1))
 
     def show(self, directory: str) -> QuotaUsed:
         """See QuotaBackend."""
@@ -40,33 +40,33 @@ class Lustre:
         if not project:
             hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
             raise QuotaError(f"{directory} belongs to no project, so nothing counts what is in it", hint=hint)
-        return parse(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
+        return parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         owner = os.stat(directory).st_uid
-        present = self.project_of(directory)
-        project = self._project or present or owner
+        current_project = self.project_of(directory)
+        project = self._project or current_project or owner
         if not project:
             raise QuotaError(
                 f"{directory} is root's, so that its owner's number is no project's", hint="--project NUMBER"
             )
-        if not present and not self._project:
+        if not current_project and not self._project:
             self._require_unused(project, directory)
         soft, hard = (f"{-(-count // 1024)}K" for count in (limits.soft_bytes, limits.hard_bytes))
         sizes = ["-b", soft, "-B", hard, "-i", str(limits.soft_files), "-I", str(limits.hard_files)]
-        found = [["lfs", "setquota", "-p", str(project), *sizes, self._mount]]
-        if present != project:
+        argvs = [["lfs", "setquota", "-p", str(project), *sizes, self._mount]]
+        if current_project != project:
             # Only where it is new: root walks a tree by its paths there, which its owner may change meanwhile.
-            found.insert(0, ["lfs", "project", "-p", str(project), "-s", "-r", directory])
+            argvs.insert(0, ["lfs", "project", "-p", str(project), "-s", "-r", directory])
         if grace and (limits.soft_bytes or limits.soft_files):
             times = ["--block-grace", str(grace), "--inode-grace", str(grace)]
-            found.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
-        return found
+            argvs.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
+        return argvs
 
     def _require_unused(self, project: int, directory: str) -> None:
         """That no other directory is this project: both would have one limit. Raises QuotaError."""
-        used = parse(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
+        used = parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
         if used.bytes or used.files or used.limits != QuotaLimits():
             raise QuotaError(
                 f"{directory} belongs to uid {project}, and project {project} counts another directory already: the "
@@ -75,29 +75,31 @@ class Lustre:
             )
 
 
-def parse(text: str, directory: str) -> QuotaUsed:
+def parse_quota(text: str, directory: str) -> QuotaUsed:
     """What `lfs quota -p NUMBER MOUNT` prints. A long mount stands on a line of its own. Raises QuotaError."""
     lines = text.splitlines()
-    heads = [number for number, line in enumerate(lines) if line.split()[:2] == ["Filesystem", "kbytes"]]
-    if not heads:
+    headers = [number for number, line in enumerate(lines) if line.split()[:2] == ["Filesystem", "kbytes"]]
+    if not headers:
         raise QuotaError(f"{directory}: `lfs quota` said {text.strip()[:200]!r}, expected a table")
-    words = " ".join(lines[heads[0] + 1 :]).split()
+    fields = " ".join(lines[headers[0] + 1 :]).split()
     # The mount's name may have spaces; the first number and the seven words behind it are the row.
-    for start in range(1, len(words) - 6):
-        row = words[start : start + 8]
+    for start in range(1, len(fields) - 6):
+        row = fields[start : start + 8]
         if len(row) == 8 and all(_NUMBER.fullmatch(row[at]) for at in (0, 1, 2, 4, 5, 6)):
             break
     else:
-        raise QuotaError(f"{directory}: `lfs quota` said {' '.join(words)[:200]!r}, expected eight columns")
+        raise QuotaError(f"{directory}: `lfs quota` said {' '.join(fields)[:200]!r}, expected eight columns")
     if any("[" in row[at] for at in (0, 4)):
         raise QuotaError(f"{directory}: {INCOMPLETE}: `lfs quota` said {' '.join(row)}", hint="lfs check servers")
-    number = {at: int(_match(row[at])) for at in (0, 1, 2, 4, 5, 6)}
-    grace = ", ".join(f"{what}: {row[at]}" for what, at in (("bytes", 3), ("files", 7)) if row[at] not in ("-", "none"))
+    number = {at: int(_number_of(row[at])) for at in (0, 1, 2, 4, 5, 6)}
+    grace = ", ".join(
+        f"{label}: {row[at]}" for label, at in (("bytes", 3), ("files", 7)) if row[at] not in ("-", "none")
+    )
     limits = QuotaLimits(number[1] * 1024, number[2] * 1024, number[5], number[6])
     return QuotaUsed(directory, number[0] * 1024, number[4], limits, grace)
 
 
-def _match(word: str) -> str:
-    found = _NUMBER.fullmatch(word)
-    assert found is not None
-    return found.group(1)
+def _number_of(word: str) -> str:
+    match = _NUMBER.fullmatch(word)
+    assert match is not None
+    return match.group(1)

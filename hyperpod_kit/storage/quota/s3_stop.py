@@ -11,7 +11,7 @@ from typing import Any, Iterable, Protocol
 from hyperpod_kit.storage.quota.efs_stop import SID, TRIES
 from hyperpod_kit.storage.quota.limits import QuotaError
 
-LARGEST = 20_480
+MAX_POLICY = 20_480
 """Bytes of a bucket's policy, which AWS allows."""
 
 
@@ -27,35 +27,38 @@ class BucketPolicyOwner(Protocol):
     def delete_policy(self, bucket: str) -> None: ...
 
 
-def split(place: str) -> tuple[str, str]:
+def split_url(url: str) -> tuple[str, str]:
     """`s3://bucket/prefix/` -> (bucket, prefix). Raises QuotaError for a whole bucket, and for half of a name."""
-    bucket, _, prefix = place.removeprefix("s3://").partition("/")
-    if not place.startswith("s3://") or not bucket or not prefix or any(sign in prefix for sign in "*?$"):
-        raise QuotaError(f"{place} is no prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not url.startswith("s3://") or not bucket or not prefix or any(sign in prefix for sign in "*?$"):
+        raise QuotaError(f"{url} is no prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
     # Without it `alice` would stop `alice2` too.
     return bucket, prefix.rstrip("/") + "/"
 
 
-def stopped(policy: dict[str, Any] | None) -> list[str]:
+def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     """ARNs, each with `*` at its end, below which nothing can be put."""
-    for one in (policy or {}).get("Statement", []):
-        if one.get("Sid") == SID:
-            found = one["Resource"]
-            return [found] if isinstance(found, str) else list(found)
+    for statement in (policy or {}).get("Statement", []):
+        if statement.get("Sid") == SID:
+            arns = statement["Resource"]
+            return [arns] if isinstance(arns, str) else list(arns)
     return []
 
 
-def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """The policy with exactly these stopped; statements of others stay as they are, in their places."""
     names = sorted(set(arns))
     body = dict(policy or {"Version": "2012-10-17"})
-    found = body.get("Statement", [])
-    others = [one for one in ([found] if isinstance(found, dict) else found) if one.get("Sid") != SID]
-    ours = [{"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names}]
-    return {**body, "Statement": [*others, *(ours if names else [])]}
+    statements = body.get("Statement", [])
+    if isinstance(statements, dict):
+        statements = [statements]
+    statements = [statement for statement in statements if statement.get("Sid") != SID]
+    if names:
+        statements.append({"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names})
+    return {**body, "Statement": statements}
 
 
-def change(
+def change_stopped(
     buckets: BucketPolicyOwner, bucket: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
     """Stop and let go prefixes; the ARNs that are stopped then. Nothing is put where nothing changes.
@@ -66,21 +69,21 @@ def change(
     remove = {buckets.arn(bucket, f"{prefix}*") for prefix in resume}
     for _ in range(TRIES):
         policy = buckets.policy(bucket)
-        wanted = sorted((set(stopped(policy)) | add) - remove)
-        if wanted == sorted(stopped(policy)):
-            return wanted
-        made = with_stopped(policy, wanted)
-        text = json.dumps(made, separators=(",", ":"))
-        if len(text.encode()) > LARGEST:
+        desired = sorted((set(stopped_arns(policy)) | add) - remove)
+        if desired == sorted(stopped_arns(policy)):
+            return desired
+        changed_policy = policy_with_stopped(policy, desired)
+        text = json.dumps(changed_policy, separators=(",", ":"))
+        if len(text.encode()) > MAX_POLICY:
             raise QuotaError(
-                f"s3://{bucket}: a policy that stops {len(wanted)} prefixes has {len(text.encode()):,} bytes, and AWS "
-                f"takes {LARGEST:,}",
+                f"s3://{bucket}: a policy that stops {len(desired)} prefixes has {len(text.encode()):,} bytes, and AWS "
+                f"takes {MAX_POLICY:,}",
                 hint="let go those that have made room: hyperpod-kit storage quota resume",
             )
-        if made["Statement"]:
+        if changed_policy["Statement"]:
             buckets.put_policy(bucket, text)
         else:
             buckets.delete_policy(bucket)
-        if sorted(stopped(buckets.policy(bucket))) == wanted:
-            return wanted
+        if sorted(stopped_arns(buckets.policy(bucket))) == desired:
+            return desired
     raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {TRIES} times")

@@ -31,34 +31,44 @@ class LinkedRoot(NamedTuple):
     report: str
 
 
-def link(fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None) -> dict[str, LinkedRoot]:
+def link_roots(
+    fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None
+) -> dict[str, LinkedRoot]:
     """Root -> where it is. `roots`: without links; `mounts`: the text of mountinfo, this machine's by default.
 
     Raises UsageError for a root that is not on that file system or in no directory that is linked, AwsError.
     """
     mounts = mountinfo.read() if mounts is None else mounts
-    found = fsx.file_system(file_system)
-    lustre = (found or {}).get("LustreConfiguration")
+    description = fsx.file_system(file_system)
+    lustre = (description or {}).get("LustreConfiguration")
     if not lustre:
         raise Absent(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
-    linked = [one for one in fsx.associations(file_system) if one.get("Lifecycle") in ("AVAILABLE", "UPDATING")]
-    answer = {}
+    associations = [
+        association
+        for association in fsx.associations(file_system)
+        if association.get("Lifecycle") in ("AVAILABLE", "UPDATING")
+    ]
+    linked_roots = {}
     for root in roots:
-        path = _path(root, mounts, file_system, str(lustre.get("MountName", "")))
-        into = [one for one in linked if mountinfo.is_below(path, "/" + str(one["FileSystemPath"]).strip("/"))]
-        if not into:
-            known = ", ".join(str(one["FileSystemPath"]) for one in linked) or "none"
+        path = _path_on_file_system(root, mounts, file_system, str(lustre.get("MountName", "")))
+        covering = [
+            association
+            for association in associations
+            if mountinfo.is_below(path, "/" + str(association["FileSystemPath"]).strip("/"))
+        ]
+        if not covering:
+            linked_paths = ", ".join(str(association["FileSystemPath"]) for association in associations) or "none"
             raise UsageError(
-                f"{root}: no data repository association of {file_system} covers {path}; linked are: {known}",
+                f"{root}: no data repository association of {file_system} covers {path}; linked are: {linked_paths}",
                 hint="aws fsx create-data-repository-association",
             )
-        answer[root] = LinkedRoot(path, f"{str(into[0]['DataRepositoryPath']).rstrip('/')}/{REPORTS}")
-    return answer
+        linked_roots[root] = LinkedRoot(path, f"{str(covering[0]['DataRepositoryPath']).rstrip('/')}/{REPORTS}")
+    return linked_roots
 
 
-def _path(root: str, mounts: str, file_system: str, mount_name: str) -> str:
+def _path_on_file_system(root: str, mounts: str, file_system: str, mount_name: str) -> str:
     """From the root of the file system: what is mounted may be a directory of it, and a part of that."""
-    entry = mountinfo.holding(mounts, root)
+    entry = mountinfo.mount_holding(mounts, root)
     if entry is None or entry.fs_type != "lustre":
         raise UsageError(f"{root} is not on Lustre, as it is mounted here")
     name, _, inside = entry.source.rpartition(":/")[2].partition("/")

@@ -21,128 +21,142 @@ from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.fsx_link import FsxTasks, LinkedRoot
 from hyperpod_kit.storage.tier.rules import TierError, TierItem, TierRule
-from hyperpod_kit.storage.tier.run import TierDone, TierPlan
+from hyperpod_kit.storage.tier.run import TierPlan, TierResult
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 
 EXPORT, RELEASE = "EXPORT_TO_REPOSITORY", "RELEASE_DATA_FROM_FILESYSTEM"
-MOST = 100
+MAX_PATHS = 100
 """Paths that a task takes."""
 TRIES = 3
 """Tasks of a kind for what is left of one."""
 PATIENCE = 3600.0
 """Seconds in which a task shows no change."""
 SAY_EVERY = 60.0
-LFS = OwnerPatience(answer=2 * hsm.SECONDS)
+LFS = OwnerLimits(silence=2 * hsm.TIMEOUT)
 """`lfs` has a deadline of its own, and what it reads is not counted."""
 EXISTS, DIRTY, ARCHIVED = 0x1, 0x2, 0x8
 
 
 @dataclass(frozen=True)
 class FsxRelease:
-    """`links`: root -> where it is; `said`: words for a person, of long work."""
+    """`links`: root -> where it is; `progress`: words for a person, of long work."""
 
     file_system: str
     links: dict[str, LinkedRoot]
     fsx: FsxTasks
     runner: Runner
-    said: Callable[[str], None]
+    progress: Callable[[str], None]
     patience: float = PATIENCE
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def apply(self, planned: TierPlan, rule: TierRule, told: Callable[[TierItem], None]) -> TierDone:
-        """Release what was chosen, the oldest first; `told` of each whose room is free. What is not is named."""
-        gone: list[TierItem] = []
-        left: list[tuple[str, str]] = []
+    def apply(self, planned: TierPlan, rule: TierRule, on_released: Callable[[TierItem], None]) -> TierResult:
+        """Release what was chosen, the oldest first; `on_released` of each whose room is free. What is not is named."""
+        released: list[TierItem] = []
+        retained: list[tuple[str, str]] = []
 
-        def has_gone(item: TierItem) -> None:
-            gone.append(item)
-            told(item)
+        def mark_released(item: TierItem) -> None:
+            released.append(item)
+            on_released(item)
 
         for items in self._batches(planned.choice.go):
             try:
-                left += self._batch(planned, rule, items, has_gone)
+                retained += self._release_batch(planned, rule, items, mark_released)
             except UsageError:
                 raise
             except (HyperpodKitError, OSError) as err:
-                known = {path for path, _ in left}
-                rest = [_place(one) for one in items if one not in gone and _place(one) not in known]
-                left += [(path, verify.describe_failure(err)) for path in rest]
-        return TierDone(tuple(gone), tuple(left))
+                retained_paths = {path for path, _ in retained}
+                rest = [
+                    _checkpoint_path(waiting)
+                    for waiting in items
+                    if waiting not in released and _checkpoint_path(waiting) not in retained_paths
+                ]
+                retained += [(path, verify.describe_failure(err)) for path in rest]
+        return TierResult(tuple(released), tuple(retained))
 
-    def _batch(
-        self, planned: TierPlan, rule: TierRule, items: Sequence[TierItem], has_gone: Callable[[TierItem], None]
+    def _release_batch(
+        self, planned: TierPlan, rule: TierRule, items: Sequence[TierItem], mark_released: Callable[[TierItem], None]
     ) -> list[tuple[str, str]]:
         """What stays, with why. Raises TierError, AwsError, RunError, OSError."""
-        roots = {one.store.url: one for one in planned.roots}
+        roots = {root.store.url: root for root in planned.roots}
 
-        def allowed(some: Sequence[TierItem]) -> list[TierItem]:
+        def still_deletable(candidates: Sequence[TierItem]) -> list[TierItem]:
             """Those that may go by now: a pin or a restore may have come meanwhile."""
-            free = []
-            for item in some:
-                one = roots[item.root]
-                why = self._as_owner(item, partial(survey.may_go, one.store, one.whose, item.attempt, rule.keep))
-                if why:
-                    left.append((_place(item), why))
+            deletable = []
+            for item in candidates:
+                root = roots[item.root]
+                reason = self._as_owner(
+                    item, partial(survey.retention_reason, root.store, root.run, item.attempt, rule.keep)
+                )
+                if reason:
+                    retained.append((_checkpoint_path(item), reason))
                 else:
-                    free.append(item)
-            return free
+                    deletable.append(item)
+            return deletable
 
-        left: list[tuple[str, str]] = []
-        exported = self._until(EXPORT, allowed(items), self._is_exported, left)
-        for item in self._until(RELEASE, allowed(exported), self._is_released, left):
+        retained: list[tuple[str, str]] = []
+        exported = self._run_until(EXPORT, still_deletable(items), self._is_exported, retained)
+        for item in self._run_until(RELEASE, still_deletable(exported), self._is_released, retained):
             try:
                 # Lists of checkpoints read it each time, and what comes back of it was in S3.
                 self._as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
-                has_gone(item)
+                mark_released(item)
             except (HyperpodKitError, OSError) as err:
-                left.append(
-                    (_place(item), f"released, and its manifest does not come back: {verify.describe_failure(err)}")
+                retained.append(
+                    (
+                        _checkpoint_path(item),
+                        f"released, and its manifest does not come back: {verify.describe_failure(err)}",
+                    )
                 )
-        return left
+        return retained
 
-    def _until(
+    def _run_until(
         self,
         kind: str,
         items: list[TierItem],
-        is_so: Callable[[TierItem], bool],
-        left: list[tuple[str, str]],
+        is_finished: Callable[[TierItem], bool],
+        retained: list[tuple[str, str]],
     ) -> list[TierItem]:
         """Those of which all files are as the task makes them, after a few tasks for those that are not."""
-        why = ""
-        waiting = [one for one in items if not is_so(one)]
+        failure = ""
+        waiting = [item for item in items if not is_finished(item)]
         for _ in range(TRIES):
             if not waiting:
                 break
-            why = self._task(kind, waiting)
-            waiting = [one for one in waiting if not is_so(one)]
-        report = self.links[waiting[0].root].report if waiting else ""
-        left += [(_place(one), f"{kind}: {why or 'not all of its files'}; see {report}") for one in waiting]
-        return [one for one in items if one not in waiting]
+            failure = self._run_task(kind, waiting)
+            waiting = [item for item in waiting if not is_finished(item)]
+        if not waiting:
+            return items
+        report = self.links[waiting[0].root].report
+        reason = f"{kind}: {failure or 'not all of its files'}; see {report}"
+        retained += [(_checkpoint_path(item), reason) for item in waiting]
+        return [item for item in items if item not in waiting]
 
-    def _task(self, kind: str, items: Sequence[TierItem]) -> str:
+    def _run_task(self, kind: str, items: Sequence[TierItem]) -> str:
         """One task, to its end; why it failed, or "". Raises TierError when it stands still, AwsError."""
-        paths = [f"{self.links[one.root].path}/{one.attempt}".lstrip("/") for one in items]
+        paths = [f"{self.links[item.root].path}/{item.attempt}".lstrip("/") for item in items]
         number = self.fsx.create_task(self.file_system, kind, paths, self.links[items[0].root].report)
-        self.said(f"{number}: {kind} of {len(items)} checkpoints")
-        begun = changed = told = self.clock()
-        before, pause = None, 2.0
+        self.progress(f"{number}: {kind} of {len(items)} checkpoints")
+        started_at = changed_at = reported_at = self.clock()
+        previous_progress, pause = None, 2.0
         while True:
-            found = self.fsx.task(number)
-            state, counts = found["Lifecycle"], found.get("Status") or {}
-            if state in ("SUCCEEDED", "FAILED", "CANCELED"):
-                words = (found.get("FailureDetails") or {}).get("Message") or state
-                return "" if state == "SUCCEEDED" else f"{number} {words}"
+            task = self.fsx.task(number)
+            state, counts = task["Lifecycle"], task.get("Status") or {}
+            if state == "SUCCEEDED":
+                return ""
+            if state in ("FAILED", "CANCELED"):
+                message = (task.get("FailureDetails") or {}).get("Message") or state
+                return f"{number} {message}"
             now = self.clock()
-            seen = (state, counts.get("SucceededCount"), counts.get("FailedCount"))
-            if seen != before:
-                before, changed = seen, now
-            if now - told >= SAY_EVERY:
-                told = now
+            progress = (state, counts.get("SucceededCount"), counts.get("FailedCount"))
+            if progress != previous_progress:
+                previous_progress, changed_at = progress, now
+            if now - reported_at >= SAY_EVERY:
+                reported_at = now
                 done, total = counts.get("SucceededCount", 0), counts.get("TotalCount", 0)
-                self.said(f"{number}: {done:,} of {total:,} files after {now - begun:.0f} s")
-            if now - changed > self.patience:
+                self.progress(f"{number}: {done:,} of {total:,} files after {now - started_at:.0f} s")
+            if now - changed_at > self.patience:
                 raise TierError(
                     f"{number} is {state} and shows no change for {self.patience:.0f} s; it goes on by itself",
                     hint=f"aws fsx describe-data-repository-tasks --task-ids {number}, and then the same again",
@@ -152,16 +166,16 @@ class FsxRelease:
 
     def _is_exported(self, item: TierItem) -> bool:
         states = self._states(item).values()
-        wanted = EXISTS | ARCHIVED
-        return all(flags & wanted == wanted and not flags & (DIRTY | hsm.LOST) for flags in states)
+        required = EXISTS | ARCHIVED
+        return all(flags & required == required and not flags & (DIRTY | hsm.LOST) for flags in states)
 
     def _is_released(self, item: TierItem) -> bool:
-        manifest = os.path.join(_place(item), layout.MANIFEST_FILE)
+        manifest = os.path.join(_checkpoint_path(item), layout.MANIFEST_FILE)
         return all(flags & hsm.RELEASED for path, flags in self._states(item).items() if path != manifest)
 
     @staticmethod
     def _as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
-        return owner.as_owner(item.root, work, LFS)
+        return owner.run_as_owner(item.root, work, LFS)
 
     def _states(self, item: TierItem) -> dict[str, int]:
         """HSM flags of each file in it that has bytes."""
@@ -170,19 +184,19 @@ class FsxRelease:
 
     def _flags(self, item: TierItem) -> dict[str, int]:
         paths = []
-        with os.scandir(_place(item)) as entries:
+        with os.scandir(_checkpoint_path(item)) as entries:
             for entry in entries:
-                found = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(found.st_mode) and found.st_size:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode) and status.st_size:
                     paths.append(entry.path)
-        return hsm.states(self.runner, sorted(paths))
+        return hsm.read_states(self.runner, sorted(paths))
 
     def _batches(self, items: Sequence[TierItem]) -> Iterator[list[TierItem]]:
         """As many as a task takes, and of one link: a task has one report."""
         batch: list[TierItem] = []
         for item in items:
             report = self.links[item.root].report
-            if batch and (len(batch) == MOST or self.links[batch[0].root].report != report):
+            if batch and (len(batch) == MAX_PATHS or self.links[batch[0].root].report != report):
                 yield batch
                 batch = []
             batch.append(item)
@@ -194,5 +208,5 @@ def _read_manifest(store: Store, attempt: str) -> None:
     verify.read_manifest(store, attempt)
 
 
-def _place(item: TierItem) -> str:
+def _checkpoint_path(item: TierItem) -> str:
     return f"{item.root}/{item.attempt}"

@@ -34,7 +34,9 @@ class TierRule:
     @property
     def target(self) -> float:
         """What `until` is, where it was not said: ten percentage points below."""
-        return self.until if self.until is not None else max(0.0, (self.above or 0.0) - 0.1)
+        if self.until is not None:
+            return self.until
+        return max(0.0, (self.above or 0.0) - 0.1)
 
 
 @dataclass(frozen=True)
@@ -66,28 +68,28 @@ class TierChoice:
     short: dict[str, int]
 
 
-def choose(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRule, now: float) -> TierChoice:
+def choose_items(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRule, now: float) -> TierChoice:
     """What goes by `rule`. What is not older than `older_than`, or of unknown age where that is asked, stays."""
     go: list[TierItem] = []
     short: dict[str, int] = {}
     for pool in pools:
-        ready = [one for one in items if one.pool == pool.name and _old(one, rule, now)]
-        ready.sort(key=lambda one: (one.time is not None, one.time or 0.0, one.root, one.attempt))
+        ready = [item for item in items if item.pool == pool.name and _is_old(item, rule, now)]
+        ready.sort(key=lambda item: (item.time is not None, item.time or 0.0, item.root, item.attempt))
         if rule.above is None:
             go += ready
             continue
         if pool.used <= rule.above * pool.total:
             continue
         over = pool.used - rule.target * pool.total
-        for one in ready:
+        for item in ready:
             if over <= 0:
                 break
-            go.append(one)
-            over -= one.size
+            go.append(item)
+            over -= item.size
         if over > 0:
             short[pool.name] = round(over)
     return TierChoice(tuple(go), short)
 
 
-def _old(one: TierItem, rule: TierRule, now: float) -> bool:
-    return rule.older_than is None or (one.time is not None and now - one.time > rule.older_than)
+def _is_old(item: TierItem, rule: TierRule, now: float) -> bool:
+    return rule.older_than is None or (item.time is not None and now - item.time > rule.older_than)

@@ -16,15 +16,15 @@ from hyperpod_kit.untrusted import owner
 
 
 class TierRoot(NamedTuple):
-    """A run's root. `whose`: what must be true when something is deleted; `stay`: (attempt, why)."""
+    """A run's root. `run`: what must be true when something is deleted; `stay`: (attempt, why)."""
 
     store: Store
-    whose: identity.RunIdentity
+    run: identity.RunIdentity
     items: tuple[TierItem, ...]
     stay: tuple[tuple[str, str], ...]
 
 
-def intact(store: Store, attempt: str) -> bool:
+def is_intact(store: Store, attempt: str) -> bool:
     """Whether every byte is what was committed."""
     try:
         verify.verify_checkpoint(store, attempt)
@@ -33,7 +33,7 @@ def intact(store: Store, attempt: str) -> bool:
         return False
 
 
-def look(root: str, keep: int) -> TierRoot:
+def survey_root(root: str, keep: int) -> TierRoot:
     """The `keep` newest valid ones are read whole: what is damaged of them stays, and does not count.
 
     Raises CheckpointError when the root is nobody's, UsageError for S3, Absent when it is no directory, OSError.
@@ -43,12 +43,12 @@ def look(root: str, keep: int) -> TierRoot:
     if not os.path.isdir(root):
         raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
     store = open_store(os.path.realpath(root))
-    whose = identity.find_identity(store)
-    if whose is None:
+    run = identity.find_identity(store)
+    if run is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
-    found = _proved(store, retention.survey(store, run_id=whose.run_id, sound=intact), keep)
-    planned = retention.plan(found, Latest(keep))
-    states = {item.facts.attempt: item for item in found}
+    checkpoints = _with_verified(store, retention.survey(store, run_id=run.run_id, sound=is_intact), keep)
+    planned = retention.plan(checkpoints, Latest(keep))
+    states = {item.facts.attempt: item for item in checkpoints}
     items, stay = [], list(planned.keep)
     for attempt, _ in planned.delete:
         item = states[attempt]
@@ -57,54 +57,60 @@ def look(root: str, keep: int) -> TierRoot:
         elif is_open(store.url, attempt):
             stay.append((attempt, "a program has it open"))
         else:
-            items.append(TierItem(store.url, attempt, item.facts.time, _size(store.url, attempt), pool_of(store.url)))
-    return TierRoot(store, whose, tuple(items), tuple(stay))
+            items.append(
+                TierItem(store.url, attempt, item.facts.time, _size_on_disk(store.url, attempt), pool_name(store.url))
+            )
+    return TierRoot(store, run, tuple(items), tuple(stay))
 
 
-def as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
-    """`look`, and the file system, as the owner of the root where this process is root: no mount of a user's holds it
-    up for longer than its deadline, and nothing is read that the owner could not read.
+def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
+    """`survey_root`, and the file system, as the owner of the root where this process is root: no mount of a user's
+    holds it up for longer than its deadline, and nothing is read that the owner could not read.
 
-    Raises as `look`, Unreachable.
+    Raises as `survey_root`, Unreachable.
     """
 
     def work() -> list[Any]:
-        seen = look(root, keep)
+        surveyed = survey_root(root, keep)
         return [
-            seen.store.url,
-            list(seen.whose),
-            [vars(item) for item in seen.items],
-            seen.stay,
-            vars(pool(seen.store.url)),
+            surveyed.store.url,
+            list(surveyed.run),
+            [vars(item) for item in surveyed.items],
+            surveyed.stay,
+            vars(read_pool(surveyed.store.url)),
         ]
 
     if not is_path(root):
         raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
-    url, whose, items, stay, file_system = owner.as_owner(root, work)
-    found = tuple(TierItem(**item) for item in items)
-    seen = TierRoot(open_store(url), identity.RunIdentity(*whose), found, tuple((name, why) for name, why in stay))
-    return seen, Pool(**file_system)
+    url, run, items, stay, file_system = owner.run_as_owner(root, work)
+    tier_items = tuple(TierItem(**item) for item in items)
+    surveyed = TierRoot(
+        open_store(url), identity.RunIdentity(*run), tier_items, tuple((name, reason) for name, reason in stay)
+    )
+    return surveyed, Pool(**file_system)
 
 
-def _proved(store: Store, found: list[retention.Item], keep: int) -> list[retention.Item]:
+def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
     """With those that are not whole, of the newest, as what cannot be judged."""
-    proved, items = 0, []
-    for item in found:
-        if item.state == retention.VALID and proved < keep:
-            if intact(store, item.facts.attempt):
-                proved += 1
+    verified, items = 0, []
+    for item in checkpoints:
+        if item.state == retention.VALID and verified < keep:
+            if is_intact(store, item.facts.attempt):
+                verified += 1
             else:
                 item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")
         items.append(item)
     return items
 
 
-def may_go(store: Store, whose: identity.RunIdentity, attempt: str, keep: int) -> str:
-    """Why it may not go by now, nothing when it may: asked again just before it is deleted. Raises as `look`."""
-    planned = retention.plan(retention.survey(store, run_id=whose.run_id), Latest(keep))
+def retention_reason(store: Store, run: identity.RunIdentity, attempt: str, keep: int) -> str:
+    """Why it may not go by now, nothing when it may: asked again just before it is deleted. Raises as `survey_root`."""
+    planned = retention.plan(retention.survey(store, run_id=run.run_id), Latest(keep))
     if attempt not in dict(planned.delete):
         return dict(planned.keep).get(attempt, "it is gone")
-    return "a program has it open" if is_open(store.url, attempt) else ""
+    if is_open(store.url, attempt):
+        return "a program has it open"
+    return ""
 
 
 def is_open(root: str, attempt: str) -> bool:
@@ -127,18 +133,18 @@ def is_open(root: str, attempt: str) -> bool:
     return False
 
 
-def pool_of(root: str) -> str:
+def pool_name(root: str) -> str:
     """A name for the file system."""
     return str(os.stat(root).st_dev)
 
 
-def pool(root: str) -> Pool:
+def read_pool(root: str) -> Pool:
     """As df counts: what is reserved for root is no room. Raises OSError."""
     room = os.statvfs(root)
     used = (room.f_blocks - room.f_bfree) * room.f_frsize
-    return Pool(pool_of(root), used, used + room.f_bavail * room.f_frsize)
+    return Pool(pool_name(root), used, used + room.f_bavail * room.f_frsize)
 
 
-def _size(root: str, attempt: str) -> int:
+def _size_on_disk(root: str, attempt: str) -> int:
     with os.scandir(os.path.join(root, attempt)) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from hyperpod_kit.aws.efs import Efs
 
 
-def marks_of(file_system_id: str, mount: str) -> dict[str, str]:
+def named_directories(file_system_id: str, mount: str) -> dict[str, str]:
     """Path below `mount`, where the file system's root directory is, -> name of the access point.
 
     Of several access points with one directory the names stand together. Raises AwsError, Unreachable.
     """
-    found: dict[str, list[str]] = {}
+    names_of_paths: dict[str, list[str]] = {}
     for point in Efs().access_points(file_system_id):
         path = point.get("RootDirectory", {}).get("Path", "/")
-        name = f"{point['Name']} ({point['AccessPointId']})" if point.get("Name") else str(point["AccessPointId"])
+        name = str(point["AccessPointId"])
+        if point.get("Name"):
+            name = f"{point['Name']} ({name})"
         if path != "/":
-            found.setdefault(f"{mount.rstrip('/')}{path.rstrip('/')}", []).append(name)
-    return {path: ", ".join(sorted(names)) for path, names in found.items()}
+            names_of_paths.setdefault(f"{mount.rstrip('/')}{path.rstrip('/')}", []).append(name)
+    return {path: ", ".join(sorted(names)) for path, names in names_of_paths.items()}

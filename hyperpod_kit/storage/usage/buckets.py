@@ -7,8 +7,8 @@ from bisect import bisect
 from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
@@ -32,48 +32,51 @@ class BucketPrefix(NamedTuple):
         return f"s3://{self.bucket}/{self.prefix}"
 
 
-def parse(url: str) -> BucketPrefix:
+def parse_url(url: str) -> BucketPrefix:
     """Raises UsageError."""
     bucket, _, prefix = url[len("s3://") :].partition("/")
     if not url.startswith("s3://") or len(bucket) < 3:
         raise UsageError(f"{url}: expected s3://BUCKET or s3://BUCKET/PREFIX")
-    return BucketPrefix(bucket, prefix + "/" if prefix and not prefix.endswith("/") else prefix)
+    if prefix and not prefix.endswith("/"):
+        prefix += "/"
+    return BucketPrefix(bucket, prefix)
 
 
-def count(where: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
+def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
     """Count everything below the prefix, a page of 1,000 at a time; a killed count goes on at its page.
 
     Raises AwsError, Unreachable.
     """
     s3 = client("s3", None)
-    if ledger.noted("versions") != "done":
-        for page, marker in _pages(s3, where, json.loads(ledger.noted("versions") or "{}")):
+    if ledger.read_note("versions") != "done":
+        for page, marker in _pages(s3, prefix, json.loads(ledger.read_note("versions") or "{}")):
             kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
-            for one in page.get("Versions", []):
-                kinds["" if one["IsLatest"] else OLD].append((one["Key"], one["Size"]))
-            kinds[MARKERS] = [(one["Key"], 0) for one in page.get("DeleteMarkers", [])]
-            ledger.add_ages(_ages(page.get("Versions", []), ledger.begun))
-            for kind, found in kinds.items():
-                ledger.add(kind, _rows(where, depth, found))
+            for version in page.get("Versions", []):
+                kind = "" if version["IsLatest"] else OLD
+                kinds[kind].append((version["Key"], version["Size"]))
+            kinds[MARKERS] = [(version["Key"], 0) for version in page.get("DeleteMarkers", [])]
+            ledger.add_ages(_ages(page.get("Versions", []), ledger.started_at))
+            for kind, objects in kinds.items():
+                ledger.add(kind, _rows(prefix, depth, objects))
             ledger.note("versions", json.dumps(marker) if marker else "done")
             ledger.commit()
             progress(ledger.counted())
-    if ledger.noted("uploads") != "done":
-        unfinished = [(key, _parts(s3, where, key, upload)) for key, upload in _uploads(s3, where)]
-        ledger.add(UNFINISHED, _rows(where, depth, unfinished))
+    if ledger.read_note("uploads") != "done":
+        unfinished = [(key, _upload_size(s3, prefix, key, upload)) for key, upload in _uploads(s3, prefix)]
+        ledger.add(UNFINISHED, _rows(prefix, depth, unfinished))
         ledger.note("uploads", "done")
         ledger.commit()
 
 
-def _pages(s3: Any, where: BucketPrefix, marker: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     """(page, where the next one begins: nothing after the last)."""
     while True:
 
-        def once(at: dict[str, str] = marker) -> dict[str, Any]:
-            with translated("ListObjectVersions", where.url):
-                return dict(s3.list_object_versions(Bucket=where.bucket, Prefix=where.prefix, MaxKeys=PAGE, **at))
+        def list_page(at: dict[str, str] = marker) -> dict[str, Any]:
+            with translated("ListObjectVersions", prefix.url):
+                return dict(s3.list_object_versions(Bucket=prefix.bucket, Prefix=prefix.prefix, MaxKeys=PAGE, **at))
 
-        page = patiently(once)
+        page = with_retries(list_page)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}
@@ -87,38 +90,38 @@ def _pages(s3: Any, where: BucketPrefix, marker: dict[str, str]) -> Iterator[tup
 def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, int, int]]:
     """By when they were put: S3 does not say when an object was read."""
     ages = Ages(now)
-    for one in versions:
-        if one["IsLatest"]:
-            age = ages.written[bisect(ages.bounds, one["LastModified"].timestamp())]
+    for version in versions:
+        if version["IsLatest"]:
+            age = ages.written[bisect(ages.bounds, version["LastModified"].timestamp())]
             age[0] += 1
-            age[1] += one["Size"]
+            age[1] += version["Size"]
     return [("written", age, count, size) for age, (count, size) in enumerate(ages.written) if count]
 
 
-def _uploads(s3: Any, where: BucketPrefix) -> list[tuple[str, str]]:
-    with translated("ListMultipartUploads", where.url):
-        pages = answers.paginate(s3, "list_multipart_uploads", Bucket=where.bucket, Prefix=where.prefix)
-        return [(one["Key"], one["UploadId"]) for page in pages for one in page.get("Uploads", [])]
+def _uploads(s3: Any, prefix: BucketPrefix) -> list[tuple[str, str]]:
+    with translated("ListMultipartUploads", prefix.url):
+        pages = responses.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
+        return [(upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", [])]
 
 
-def _parts(s3: Any, where: BucketPrefix, key: str, upload: str) -> int:
-    with translated("ListParts", f"s3://{where.bucket}/{key}"):
-        pages = answers.paginate(s3, "list_parts", Bucket=where.bucket, Key=key, UploadId=upload)
+def _upload_size(s3: Any, prefix: BucketPrefix, key: str, upload: str) -> int:
+    with translated("ListParts", f"s3://{prefix.bucket}/{key}"):
+        pages = responses.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
         return sum(part["Size"] for page in pages for part in page.get("Parts", []))
 
 
 def _rows(
-    where: BucketPrefix, depth: int, found: list[tuple[str, int]]
+    prefix: BucketPrefix, depth: int, objects: list[tuple[str, int]]
 ) -> list[tuple[str, str, int, int, int, int, int]]:
     sums: dict[str, list[int]] = {}
-    for key, size in found:
-        row = sums.setdefault(place_of(where, key, depth), [0, 0])
+    for key, size in objects:
+        row = sums.setdefault(counted_path(prefix, key, depth), [0, 0])
         row[0] += 1
         row[1] += size
-    return [(place, "", -1, -1, count, size, size) for place, (count, size) in sums.items()]
+    return [(counted_path, "", -1, -1, count, size, size) for counted_path, (count, size) in sums.items()]
 
 
-def place_of(where: BucketPrefix, key: str, depth: int) -> str:
+def counted_path(prefix: BucketPrefix, key: str, depth: int) -> str:
     """The prefix, of `depth` levels at most below the one that is counted, that a key is counted for."""
-    levels = key[len(where.prefix) :].split("/")[:-1][:depth]
-    return "/".join([where.url.rstrip("/"), *levels])
+    levels = key[len(prefix.prefix) :].split("/")[:-1][:depth]
+    return "/".join([prefix.url.rstrip("/"), *levels])

@@ -11,8 +11,8 @@ SOON, LATER = 14.0, 21.0
 """Days to the day when it is likely full, at which it is alerted of, and above which that is over."""
 
 
-def alert(report: UsageReport, forecast: Forecast | None, stood: bool) -> Alert | None:
-    """For the admins; `stood`: whether it stood at the last look.
+def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing: bool) -> Alert | None:
+    """For the admins; `was_standing`: whether it stood at the last look.
 
     None while there is room, and for a bucket, which has no end.
     """
@@ -20,10 +20,12 @@ def alert(report: UsageReport, forecast: Forecast | None, stood: bool) -> Alert 
         return None
     total, free = report.room
     share = 1 - free / total
-    soon = is_soon(forecast, stood)
-    if not nearly_full(share, stood) and not soon:
+    soon = is_soon(forecast, was_standing)
+    if not nearly_full(share, was_standing) and not soon:
         return None
-    when = f" At the rate of the last weeks {full_in(forecast)}." if forecast is not None and soon else ""
+    when = ""
+    if forecast is not None and soon:
+        when = f" At the rate of the last weeks {describe_forecast(forecast)}."
     return Alert(
         report.root,
         f"the file system of {report.root} is {share:.0%} full",
@@ -32,17 +34,21 @@ def alert(report: UsageReport, forecast: Forecast | None, stood: bool) -> Alert 
     )
 
 
-def is_soon(forecast: Forecast | None, stood: bool) -> bool:
+def is_soon(forecast: Forecast | None, was_standing: bool) -> bool:
     """Whether it is likely full within days."""
     if forecast is None or forecast.likely is None:
         return False
-    return forecast.likely < (LATER if stood else SOON)
+    limit = LATER if was_standing else SOON
+    return forecast.likely < limit
 
 
-def full_in(forecast: Forecast) -> str:
+def describe_forecast(forecast: Forecast) -> str:
     """A sentence's end: `it is full in 9 days (7 to 14)`."""
     if forecast.likely is None:
-        soonest = "" if forecast.soonest is None else f", and in {forecast.soonest:,.0f} days at the soonest"
-        return f"it does not fill{soonest}"
-    latest = "never" if forecast.latest is None else f"{forecast.latest:,.0f}"
+        if forecast.soonest is None:
+            return "it does not fill"
+        return f"it does not fill, and in {forecast.soonest:,.0f} days at the soonest"
+    latest = "never"
+    if forecast.latest is not None:
+        latest = f"{forecast.latest:,.0f}"
     return f"it is full in {forecast.likely:,.0f} days ({forecast.soonest or 0:,.0f} to {latest})"

@@ -7,6 +7,7 @@ that changes next week is no part of that.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import asdict, dataclass
@@ -14,9 +15,9 @@ from typing import Any, Protocol, Sequence
 
 WINDOW = 60
 """Days that are looked at, the newest."""
-FEWEST = 3
+MIN_ROWS = 3
 """Rows below which nothing is said of growth."""
-SPAN = 2.0
+MIN_SPAN = 2.0
 """Days that they have to span at least."""
 DEVIATIONS = 1.2816
 """Of a normal distribution, of which 80 % lie within so many."""
@@ -61,21 +62,20 @@ class Forecast:
         return asdict(self)
 
 
-def growth(days: Sequence[SizedDay]) -> Growth | None:
+def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
     """Of the newest days; None where there are too few."""
     if not days:
         return None
     newest = days[-1].at
-    rows = [(one.at / DAY, float(one.used)) for one in days if newest - one.at <= WINDOW * DAY]
+    rows = [(day.at / DAY, float(day.used)) for day in days if newest - day.at <= WINDOW * DAY]
     span = rows[-1][0] - rows[0][0]
-    if len(rows) < FEWEST or span < SPAN:
+    if len(rows) < MIN_ROWS or span < MIN_SPAN:
         return None
-    slopes = sorted(
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for number, earlier in enumerate(rows)
-        for later in rows[number + 1 :]
-        if later[0] > earlier[0]
-    )
+    slopes = []
+    for earlier, later in itertools.combinations(rows, 2):
+        if later[0] > earlier[0]:
+            slopes.append((later[1] - earlier[1]) / (later[0] - earlier[0]))
+    slopes.sort()
     count = len(rows)
     spread = DEVIATIONS * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = max(0, math.floor((len(slopes) - spread) / 2))
@@ -83,10 +83,12 @@ def growth(days: Sequence[SizedDay]) -> Growth | None:
     return Growth(slopes[low], statistics.median(slopes), slopes[high], count, span)
 
 
-def forecast(found: Growth, free: int) -> Forecast:
+def forecast_full(growth: Growth, free: int) -> Forecast:
     """When `free` bytes are used up."""
-    return Forecast(*(_days(free, rate) for rate in (found.high, found.likely, found.low)))
+    return Forecast(*(_days_until_full(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 
 
-def _days(free: int, rate: float) -> float | None:
-    return free / rate if rate > 0 else None
+def _days_until_full(free: int, rate: float) -> float | None:
+    if rate <= 0:
+        return None
+    return free / rate

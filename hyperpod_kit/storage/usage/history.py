@@ -46,7 +46,9 @@ class UsageDay:
     @property
     def used(self) -> int:
         """Bytes that grow: of the file system where it has an end, else of what was counted."""
-        return self.allocated if self.room is None or self.free is None else self.room - self.free
+        if self.room is None or self.free is None:
+            return self.allocated
+        return self.room - self.free
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,8 @@ class UsageHistory:
 
     def with_day(self, day: UsageDay) -> UsageHistory:
         """The same with this day in its place."""
-        others = [row for row in self.days if row.day != day.day]
-        return replace(self, days=tuple(sorted([*others, day], key=lambda row: row.day)[-MOST_DAYS:]))
+        other_days = [row for row in self.days if row.day != day.day]
+        return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MOST_DAYS:]))
 
 
 def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
@@ -73,7 +75,7 @@ def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
     return UsageDay(day, now, total.entries, total.size, total.allocated, room, free, users)
 
 
-def default_place(root: str) -> Path:
+def default_path(root: str) -> Path:
     """A file for each place, in the user's home."""
     digest = hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.history.json"
@@ -82,10 +84,10 @@ def default_place(root: str) -> Path:
 def read(path: Path) -> UsageHistory:
     """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, LARGEST), LARGEST)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
-        root, days = str(body["root"]), [_day(row) for row in body["days"]]
+        root, days = str(body["root"]), [_decode_day(row) for row in body["days"]]
     except FileNotFoundError:
         return UsageHistory("")
     except (ValueError, KeyError, TypeError, OverflowError) as err:
@@ -100,7 +102,7 @@ def write(path: Path, history: UsageHistory) -> None:
     atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 
 
-def noted(path: Path, report: UsageReport, now: float | None = None) -> UsageHistory:
+def record_day(path: Path, report: UsageReport, now: float | None = None) -> UsageHistory:
     """The history with this count as the row of its day, in the file too. Raises HistoryError, Untrusted, OSError."""
     history = read(path)
     if history.days and history.root != report.root:
@@ -110,19 +112,19 @@ def noted(path: Path, report: UsageReport, now: float | None = None) -> UsageHis
     return history
 
 
-def _day(row: Mapping[str, Any]) -> UsageDay:
+def _decode_day(row: Mapping[str, Any]) -> UsageDay:
     if not isinstance(row["users"], dict):
         raise ValueError("no sizes of users")
-    users = {name: _count(value) for name, value in row["users"].items()}
-    room, free = (None if row[name] is None else _count(row[name]) for name in ("room", "free"))
+    users = {name: _decode_count(value) for name, value in row["users"].items()}
+    room, free = (None if row[name] is None else _decode_count(row[name]) for name in ("room", "free"))
     at = float(row["at"])
     if not 0 <= at < LATEST or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
         raise ValueError(f"day {row['day']!r} at {at!r}")
-    entries, size, allocated = (_count(row[name]) for name in ("entries", "size", "allocated"))
+    entries, size, allocated = (_decode_count(row[name]) for name in ("entries", "size", "allocated"))
     return UsageDay(str(row["day"]), at, entries, size, allocated, room, free, users)
 
 
-def _count(value: Any) -> int:
+def _decode_count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is no count")
     return value

@@ -11,15 +11,15 @@ import os
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
-from hyperpod_kit.storage import own_database
+from hyperpod_kit.storage import private_database
 from hyperpod_kit.storage.usage.scan import WalkDirectory
 
 FORMAT = "hpk-usage/2"
 AGELESS = "hpk-usage/1"
 """Of builds that did not count ages: a walk that was begun with it begins anew."""
-MOST_BYTES = (1 << 63) - 1
+MAX_BYTES = (1 << 63) - 1
 """The largest number that SQLite has. One file may have that size and no byte on disk: a sum stays at it."""
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 """Directories that could not be read, or are mounts, that are kept by name."""
 
 _TABLES = """
@@ -49,7 +49,7 @@ class UsageRow(NamedTuple):
     as `ls` says; `allocated`: as `du` says; uid and gid are -1 where there are none."""
 
     kind: str
-    place: str
+    counted_path: str
     run: str
     uid: int
     gid: int
@@ -65,7 +65,7 @@ class UsageLedger:
     def __init__(
         self, path: Path, about: dict[str, Any], *, fresh: bool = False, earliest: float = 0.0, now: float = 0.0
     ) -> None:
-        self._db = own_database.connect(path, timeout=0.2)
+        self._db = private_database.connect(path, timeout=0.2)
         # Of two walks with one file the second is told so, at once.
         self._db.execute("pragma locking_mode = exclusive")
         # A power cut may cost a walk its last second, never its sense.
@@ -73,26 +73,26 @@ class UsageLedger:
         self._db.execute("pragma synchronous = normal")
         self._db.execute("pragma cache_size = -4000")
         self._db.execute("begin immediate")
-        wanted = json.dumps({"format": FORMAT, **about}, sort_keys=True)
-        self.begun = float(self._about("begun") or now)
-        self.resumed = self._about("about") == wanted and not fresh and self.begun >= earliest
+        expected = json.dumps({"format": FORMAT, **about}, sort_keys=True)
+        self.started_at = float(self._metadata("begun") or now)
+        self.resumed = self._metadata("about") == expected and not fresh and self.started_at >= earliest
         if not self.resumed:
-            self.begun = now
-            self._begin(wanted)
+            self.started_at = now
+            self._create_tables(expected)
         # Tasks that somebody had when he was killed are done from their beginning.
         self._db.execute("delete from todo where of_task is not null")
         self._db.execute("delete from links where of_task is not null")
         self._db.execute("update todo set taken = 0 where taken <> 0")
 
-    def _begin(self, wanted: str) -> None:
+    def _create_tables(self, about: str) -> None:
         for (name,) in self._db.execute("select name from sqlite_master where type = 'table'").fetchall():
             self._db.execute(f'drop table "{name}"')
         for statement in _TABLES.split(";"):
             self._db.execute(statement)
-        self.note("about", wanted)
-        self.note("begun", str(self.begun))
+        self.note("about", about)
+        self.note("begun", str(self.started_at))
 
-    def _about(self, name: str) -> str | None:
+    def _metadata(self, name: str) -> str | None:
         if not self._db.execute("select 1 from sqlite_master where name = 'about'").fetchone():
             return None
         row = self._db.execute("select value from about where name = ?", (name,)).fetchone()
@@ -102,9 +102,9 @@ class UsageLedger:
         """Remember a word with the next commit."""
         self._db.execute("insert or replace into about values (?, ?)", (name, value))
 
-    def noted(self, name: str) -> str | None:
+    def read_note(self, name: str) -> str | None:
         """What `note` remembered."""
-        return self._about(name)
+        return self._metadata(name)
 
     def commit(self) -> None:
         """From here a killed walk goes on."""
@@ -116,28 +116,32 @@ class UsageLedger:
         self._db.execute("commit")
         self._db.close()
 
-    def push(self, one: WalkDirectory) -> None:
+    def push(self, directory: WalkDirectory) -> None:
         """A task that belongs to no other."""
-        self._push([one], None)
+        self._push([directory], None)
 
-    def _push(self, found: Sequence[WalkDirectory], of_task: int | None) -> None:
-        rows = [(_raw(one.path), one.level, _raw(one.place), _raw(one.run), of_task) for one in found]
+    def _push(self, directories: Sequence[WalkDirectory], of_task: int | None) -> None:
+        rows = [
+            (_raw(directory.path), directory.level, _raw(directory.counted_path), _raw(directory.run), of_task)
+            for directory in directories
+        ]
         self._db.executemany("insert into todo (path, level, place, run, of_task) values (?, ?, ?, ?, ?)", rows)
 
-    def take(self, most: int, sharing: int) -> tuple[int, list[WalkDirectory]] | None:
-        """A task: directories that nobody has, the newest first, so that few wait; `most` of them, or so many that
+    def take_task(self, limit: int, sharing: int) -> tuple[int, list[WalkDirectory]] | None:
+        """A task: directories that nobody has, the newest first, so that few wait; `limit` of them, or so many that
         `sharing` processes get as many. None when there is none."""
         query = (
             "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
         )
-        rows = self._db.execute(query, (most * sharing,)).fetchall()
+        rows = self._db.execute(query, (limit * sharing,)).fetchall()
         if not rows:
             return None
-        mine = rows[: -(-len(rows) // sharing)]
-        number = int(mine[0][0])
-        self._db.executemany("update todo set taken = ? where id = ?", [(number, one[0]) for one in mine])
+        task_rows = rows[: -(-len(rows) // sharing)]
+        number = int(task_rows[0][0])
+        self._db.executemany("update todo set taken = ? where id = ?", [(number, row[0]) for row in task_rows])
         return number, [
-            WalkDirectory(_text(path), level, _text(place), _text(run)) for _, path, level, place, run in mine
+            WalkDirectory(_text(path), level, _text(counted_path), _text(run))
+            for _, path, level, counted_path, run in task_rows
         ]
 
     def give_back(self, number: int) -> None:
@@ -146,21 +150,30 @@ class UsageLedger:
         self._db.execute("delete from links where of_task = ?", (number,))
         self._db.execute("update todo set taken = 0 where of_task is null and taken = ?", (number,))
 
-    def part(self, number: int, part: dict[str, Any]) -> None:
+    def add_part(self, number: int, part: dict[str, Any]) -> None:
         """What a task tells, see TreeScan.task; the part with `end` makes all of it count."""
         if part.get("left"):
-            self._push([WalkDirectory(*one) for one in part["left"]], number)
-        for device, inode, place, run, *amounts in part.get("links", ()):
+            self._push([WalkDirectory(*fields) for fields in part["left"]], number)
+        for device, inode, counted_path, run, *amounts in part.get("links", ()):
             uid, gid, size, allocated = amounts
-            row = (_signed(device), _signed(inode), _raw(place), _raw(run), uid, gid, _kept(size), _kept(allocated))
+            row = (
+                _signed(device),
+                _signed(inode),
+                _raw(counted_path),
+                _raw(run),
+                uid,
+                gid,
+                _clamp(size),
+                _clamp(allocated),
+            )
             self._db.execute("insert or ignore into links values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, number))
         if "elsewhere" in part:
             self._db.execute("insert into elsewhere values (?)", (_raw(part["elsewhere"]),))
         if "end" in part:
             self.add("", part["sums"])
             self.add_ages(part["ages"])
-            for path, why in part["unread"]:
-                self._db.execute("insert into unread values (?, ?)", (_raw(path), why))
+            for path, reason in part["unread"]:
+                self._db.execute("insert into unread values (?, ?)", (_raw(path), reason))
             self._db.execute("update links set of_task = null where of_task = ?", (number,))
             self._db.execute("delete from todo where of_task is null and taken = ?", (number,))
             self._db.execute("update todo set of_task = null where of_task = ?", (number,))
@@ -169,10 +182,10 @@ class UsageLedger:
         """(place, run, uid, gid, count, size, allocated) each, to what is there."""
         self._db.executemany(
             "insert into sums values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
-            f" size = {_added('size')}, allocated = {_added('allocated')}",
+            f" size = {_saturating_add('size')}, allocated = {_saturating_add('allocated')}",
             [
-                (kind, _raw(place), _raw(run), uid, gid, entries, _kept(size), _kept(allocated))
-                for place, run, uid, gid, entries, size, allocated in rows
+                (kind, _raw(counted_path), _raw(run), uid, gid, entries, _clamp(size), _clamp(allocated))
+                for counted_path, run, uid, gid, entries, size, allocated in rows
             ],
         )
 
@@ -180,8 +193,8 @@ class UsageLedger:
         """(written or read, class of age, count, allocated) each, to what is there: see scan.Ages."""
         self._db.executemany(
             "insert into ages values (?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
-            f" allocated = {_added('allocated')}",
-            [(what, age, entries, _kept(allocated)) for what, age, entries, allocated in rows],
+            f" allocated = {_saturating_add('allocated')}",
+            [(what, age, entries, _clamp(allocated)) for what, age, entries, allocated in rows],
         )
 
     def ages(self) -> Iterator[tuple[str, int, int, int]]:
@@ -191,14 +204,14 @@ class UsageLedger:
     def rows(self) -> Iterator[UsageRow]:
         """All sums; files with several names are counted where they were met first, as `du` does."""
         query = (
-            f"select kind, place, run, uid, gid, sum(count), {_whole('size')}, {_whole('allocated')} from ("
+            f"select kind, place, run, uid, gid, sum(count), {_split_sum('size')}, {_split_sum('allocated')} from ("
             " select * from sums union all"
             " select '', place, run, uid, gid, 1, size, allocated from links"
             ") group by 1, 2, 3, 4, 5"
         )
-        for kind, place, run, uid, gid, entries, *parts in self._db.execute(query):
+        for kind, counted_path, run, uid, gid, entries, *parts in self._db.execute(query):
             size, allocated = parts[0] * _PART + parts[1], parts[2] * _PART + parts[3]
-            yield UsageRow(kind, _text(place), _text(run), uid, gid, entries, size, allocated)
+            yield UsageRow(kind, _text(counted_path), _text(run), uid, gid, entries, size, allocated)
 
     def counted(self) -> int:
         """Inodes or objects so far."""
@@ -208,8 +221,8 @@ class UsageLedger:
 
     def unread(self) -> list[tuple[str, str]]:
         """(path, why) of directories that could not be read, MOST_NAMED at most."""
-        found = self._db.execute("select path, why from unread order by path limit ?", (MOST_NAMED,))
-        return [(_text(path), why) for path, why in found]
+        cursor = self._db.execute("select path, why from unread order by path limit ?", (MAX_NAMED,))
+        return [(_text(path), reason) for path, reason in cursor]
 
     def unread_count(self) -> int:
         return int(self._db.execute("select count(*) from unread").fetchone()[0])
@@ -217,23 +230,23 @@ class UsageLedger:
     def elsewhere(self) -> list[str]:
         """Mount points that were not entered."""
         query = "select distinct path from elsewhere order by path limit ?"
-        return [_text(path) for (path,) in self._db.execute(query, (MOST_NAMED,))]
+        return [_text(path) for (path,) in self._db.execute(query, (MAX_NAMED,))]
 
 
 _PART = 1 << 30
 """SQLite refuses a sum beyond its largest number: upper and lower parts of numbers are summed apart."""
 
 
-def _whole(column: str) -> str:
+def _split_sum(column: str) -> str:
     return f"sum({column} / {_PART}), sum({column} % {_PART})"
 
 
-def _added(column: str) -> str:
-    return f"min({column}, {MOST_BYTES} - excluded.{column}) + excluded.{column}"
+def _saturating_add(column: str) -> str:
+    return f"min({column}, {MAX_BYTES} - excluded.{column}) + excluded.{column}"
 
 
-def _kept(number: int) -> int:
-    return min(number, MOST_BYTES)
+def _clamp(number: int) -> int:
+    return min(number, MAX_BYTES)
 
 
 def _raw(path: str) -> bytes:
@@ -246,4 +259,6 @@ def _text(path: bytes) -> str:
 
 def _signed(number: int) -> int:
     """SQLite's integers are signed, and some file systems use all 64 bits of an inode's number."""
-    return number - 2**64 if number >= 2**63 else number
+    if number >= 2**63:
+        return number - 2**64
+    return number

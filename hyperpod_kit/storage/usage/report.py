@@ -75,12 +75,18 @@ class UsageReport:
 
     def cost(self, part: Total) -> float | None:
         """US dollars a month of a part; None without a price."""
-        return None if self.price is None else part.allocated / GB * self.price
+        if self.price is None:
+            return None
+        return part.allocated / GB * self.price
 
     def _sum(self, part: Total) -> dict[str, Any]:
-        share = part.allocated / self.total.allocated if self.total.allocated else 0.0
-        cost = {} if self.price is None else {"usd_a_month": self.cost(part)}
-        return {**vars(part), "share": share, **cost}
+        share = 0.0
+        if self.total.allocated:
+            share = part.allocated / self.total.allocated
+        body = {**vars(part), "share": share}
+        if self.price is not None:
+            body["usd_a_month"] = self.cost(part)
+        return body
 
     def to_json(self) -> dict[str, Any]:
         """Bytes and counts."""
@@ -88,21 +94,21 @@ class UsageReport:
         return {
             "root": self.root,
             "total": self._sum(self.total),
-            **{name: {key: self._sum(one) for key, one in getattr(self, name).items()} for name in sums},
+            **{name: {key: self._sum(total) for key, total in getattr(self, name).items()} for name in sums},
             "room": None if self.room is None else {"total": self.room[0], "free": self.room[1]},
-            "unread": [{"path": path, "why": why} for path, why in self.unread],
+            "unread": [{"path": path, "why": reason} for path, reason in self.unread],
             "unread_count": self.unread_count,
             "elsewhere": self.elsewhere,
-            "ages": [vars(one) for one in self.ages],
+            "ages": [vars(age_class) for age_class in self.ages],
             "reads_kept": self.reads_kept,
             "history_days": self.history_days,
             "growth": None if self.growth is None else self.growth.to_json(),
             "full_in_days": None if self.forecast is None else self.forecast.to_json(),
-            "deletable": [one.to_json() for one in self.deletable],
+            "deletable": [checkpoint.to_json() for checkpoint in self.deletable],
         }
 
 
-def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageReport:
+def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageReport:
     """From the sums of a walk or a count that has ended. `names`: of access points, which are no directories."""
     users: dict[str, Total] = {}
     groups: dict[str, Total] = {}
@@ -118,20 +124,23 @@ def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageRepo
             groups[str(row.gid)] = groups.get(str(row.gid), Total()) + row
         if row.run:
             runs[row.run] = runs.get(row.run, Total()) + row
-        for place in [row.place] if row.place in marks else _upwards(row.place, root):
-            directories[place] = directories.get(place, Total()) + row
+        paths: Iterable[str] = [row.counted_path]
+        if row.counted_path not in marks:
+            paths = _ancestors(row.counted_path, root)
+        for path in paths:
+            directories[path] = directories.get(path, Total()) + row
     room = None
     if not root.startswith("s3://"):
-        total_room, free = owner.as_owner(root, lambda: shutil.disk_usage(root)[::2])
+        total_room, free = owner.run_as_owner(root, lambda: shutil.disk_usage(root)[::2])
         room = (total_room, free)
     return UsageReport(
         root,
         total,
-        _largest(_named(users, lambda number: pwd.getpwuid(number).pw_name)),
-        _largest(_named(groups, lambda number: grp.getgrgid(number).gr_name)),
-        _largest(directories),
-        _largest(runs),
-        _largest(kinds),
+        _largest_first(_by_name(users, lambda number: pwd.getpwuid(number).pw_name)),
+        _largest_first(_by_name(groups, lambda number: grp.getgrgid(number).gr_name)),
+        _largest_first(directories),
+        _largest_first(runs),
+        _largest_first(kinds),
         room,
         ledger.unread(),
         ledger.unread_count(),
@@ -145,30 +154,34 @@ def _keeps_reads(root: str) -> bool:
     """Not where the mount says `noatime`, nor over FUSE, whose times of reading are made up (Mountpoint's are)."""
     if root.startswith("s3://"):
         return False
-    table = [one for one in mountinfo.parse(mountinfo.read()) if mountinfo.is_below(root, one.path) or one.path == root]
-    mount = max(table, key=lambda one: len(one.path), default=None)
+    table = [
+        entry
+        for entry in mountinfo.parse(mountinfo.read())
+        if mountinfo.is_below(root, entry.path) or entry.path == root
+    ]
+    mount = max(table, key=lambda entry: len(entry.path), default=None)
     return mount is not None and "noatime" not in mount.options and not mount.fs_type.startswith("fuse")
 
 
-def _upwards(place: str, root: str) -> Iterable[str]:
+def _ancestors(path: str, root: str) -> Iterable[str]:
     """A directory and those above it, up to the root."""
     top = root.rstrip("/")
-    while mountinfo.is_below(place, top or "/") and len(place) > len(top):
-        yield place
-        place = place.rpartition("/")[0]
+    while mountinfo.is_below(path, top or "/") and len(path) > len(top):
+        yield path
+        path = path.rpartition("/")[0]
     yield root
 
 
-def _largest(found: dict[str, Total]) -> dict[str, Total]:
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1].allocated, -pair[1].entries, pair[0])))
+def _largest_first(totals: dict[str, Total]) -> dict[str, Total]:
+    return dict(sorted(totals.items(), key=lambda pair: (-pair[1].allocated, -pair[1].entries, pair[0])))
 
 
-def _named(found: dict[str, Total], name: Callable[[int], str]) -> dict[str, Total]:
+def _by_name(totals: dict[str, Total], name: Callable[[int], str]) -> dict[str, Total]:
     named: dict[str, Total] = {}
-    for number, total in found.items():
+    for number, total in totals.items():
         try:
-            word = name(int(number))
+            label = name(int(number))
         except (KeyError, OverflowError):
-            word = number  # of a user that this machine does not know, or who has left
-        named[word] = named.get(word, Total()) + total
+            label = number  # of a user that this machine does not know, or who has left
+        named[label] = named.get(label, Total()) + total
     return named

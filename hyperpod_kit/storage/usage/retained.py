@@ -27,24 +27,25 @@ class Deletable(NamedTuple):
         return self._asdict()
 
 
-def deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
+def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
     """What the newest `keep` checkpoints of each run could be without, by the rules of retention: never the newest
     valid one or a newer, never what is pinned or being read."""
-    found: list[Deletable] = []
+    checkpoints: list[Deletable] = []
     for run in sorted(runs):
         try:
-            found += [Deletable(*row) for row in owner.as_owner(run, partial(_of_run, run, keep))]
+            checkpoints += [Deletable(*row) for row in owner.run_as_owner(run, partial(_deletable_of_run, run, keep))]
         except (HyperpodKitError, OSError) as err:
-            found.append(Deletable(run, "", "", 0, verify.describe_failure(err)))
-    return found
+            checkpoints.append(Deletable(run, "", "", 0, verify.describe_failure(err)))
+    return checkpoints
 
 
-def _of_run(run: str, keep: int) -> list[Deletable]:
+def _deletable_of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
-    whose = identity.find_identity(store)
-    items = retention.survey(store, run_id=whose.run_id if whose else "")
+    identity_of_run = identity.find_identity(store)
+    run_id = identity_of_run.run_id if identity_of_run else ""
+    items = retention.survey(store, run_id=run_id)
     planned = retention.plan(items, Latest(keep))
-    return [Deletable(run, attempt, why, _allocated(Path(run) / attempt)) for attempt, why in planned.delete]
+    return [Deletable(run, attempt, reason, _allocated(Path(run) / attempt)) for attempt, reason in planned.delete]
 
 
 def _allocated(attempt: Path) -> int:

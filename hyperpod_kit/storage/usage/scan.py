@@ -34,12 +34,12 @@ AGES = (365, 90, 30, 7, 1)
 
 
 class WalkDirectory(NamedTuple):
-    """One to look at. `level`: how far below the root; `place`: the directory that it is counted for; `run`: the root
-    of the run it belongs to, or nothing."""
+    """One to look at. `level`: how far below the root; `counted_path`: the directory that it is counted for; `run`: the
+    root of the run it belongs to, or nothing."""
 
     path: str
     level: int
-    place: str
+    counted_path: str
     run: str
 
 
@@ -50,7 +50,7 @@ class Sums:
         self.rows: dict[tuple[str, str, int, int], list[int]] = {}
 
     def add(self, directory: WalkDirectory, uid: int, gid: int, count: int, size: int, blocks: int) -> None:
-        row = self.rows.setdefault((directory.place, directory.run, uid, gid), [0, 0, 0])
+        row = self.rows.setdefault((directory.counted_path, directory.run, uid, gid), [0, 0, 0])
         row[0] += count
         row[1] += size
         row[2] += blocks * 512
@@ -79,12 +79,12 @@ class Ages:
 
     def rows(self) -> list[tuple[str, int, int, int]]:
         """(what, class, files, bytes allocated)."""
-        return [
-            (what, age, files, blocks * 512)
-            for what, classes in (("written", self.written), ("read", self.read))
-            for age, (files, blocks) in enumerate(classes)
-            if files
-        ]
+        rows = []
+        for what, classes in (("written", self.written), ("read", self.read)):
+            for age, (files, blocks) in enumerate(classes):
+                if files:
+                    rows.append((what, age, files, blocks * 512))
+        return rows
 
 
 PAGE = 1 << 14
@@ -94,17 +94,17 @@ _NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class WhereAbouts:
+class CurrentPath:
     """Memory that the parent sees: if this process hangs in the kernel, it can be read there at which directory."""
 
     def __init__(self, handle: int) -> None:
         self._page = mmap.mmap(handle, PAGE)
 
-    def note(self, path: str) -> None:
+    def write(self, path: str) -> None:
         raw = os.fsencode(path)[: PAGE - 8]
         self._page[: 8 + len(raw)] = len(raw).to_bytes(8, "little") + raw
 
-    def noted(self) -> str:
+    def read(self) -> str:
         length = int.from_bytes(self._page[:8], "little")
         return os.fsdecode(self._page[8 : 8 + length])
 
@@ -126,7 +126,7 @@ class TreeScan:
         elsewhere: list[str],
         unanswered: list[str],
         careful: bool,
-        where: WhereAbouts | None = None,
+        where: CurrentPath | None = None,
         now: float = 0.0,
     ) -> None:
         self._now = now
@@ -143,55 +143,55 @@ class TreeScan:
         self._mount = _mount_of(handle)
         os.close(handle)
 
-    def task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
+    def run_task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
         """Look at `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
 
         Parts of an answer; the last one has `end`.
         """
         sums = Sums()
         self._ages = Ages(self._now)
-        stack, unread, seen = list(first), [], 0
-        while stack and seen < limit:
-            here = stack.pop()
-            if here.path in self._unanswered:
-                unread.append((here.path, UNANSWERED))
+        stack, unread, seen_entries = list(first), [], 0
+        while stack and seen_entries < limit:
+            directory = stack.pop()
+            if directory.path in self._unanswered:
+                unread.append((directory.path, UNANSWERED))
                 continue
             if self._where is not None:
-                self._where.note(here.path)
+                self._where.write(directory.path)
             try:
-                handle = self._opened(here.path)
+                handle = self._open_directory(directory.path)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as err:
-                unread.append((here.path, err.strerror or str(err)))
-                self._unopened(here, sums)
+                unread.append((directory.path, err.strerror or str(err)))
+                self._count_unopened(directory, sums)
                 continue
             if handle is None:
-                yield {"elsewhere": here.path}
+                yield {"elsewhere": directory.path}
                 continue
             try:
-                for part in self._entries_of(handle, here, sums, stack):
+                for part in self._count_entries(handle, directory, sums, stack):
                     if isinstance(part, int):
-                        seen += part
+                        seen_entries += part
                     else:
                         yield part
             except OSError as err:
-                unread.append((here.path, err.strerror or str(err)))
+                unread.append((directory.path, err.strerror or str(err)))
             finally:
                 os.close(handle)
         yield {
             "end": True,
             "left": stack,
             "unread": unread,
-            "seen": seen,
+            "seen": seen_entries,
             "sums": [(*key, *row) for key, row in sums.rows.items()],
             "ages": self._ages.rows(),
         }
 
-    def _opened(self, path: str) -> int | None:
+    def _open_directory(self, path: str) -> int | None:
         """A descriptor to list it by, and this process has its owner's rights; None where another file system is."""
         _act_as(0)
-        named = self._by_steps(path) if self._careful else _named(path)
+        named = self._open_named(path)
         if named is None:
             return None
         try:
@@ -204,26 +204,32 @@ class TreeScan:
         finally:
             os.close(named)
 
-    def _by_steps(self, path: str) -> int | None:
+    def _open_named(self, path: str) -> int | None:
+        """A descriptor that only names it; None where a careful look meets another file system."""
+        if self._careful:
+            return self._open_stepwise(path)
+        return _name_descriptor(path)
+
+    def _open_stepwise(self, path: str) -> int | None:
         """The same place, with nothing asked of a file system that is mounted on the way; None where one is."""
-        here = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
         for name in os.path.relpath(path, self._root).split("/"):
             try:
-                below = os.open(name, _NAME, dir_fd=here)
+                child = os.open(name, _NAME, dir_fd=descriptor)
             finally:
-                os.close(here)
-            here = below
-            if _mount_of(here) != self._mount:
-                os.close(here)
+                os.close(descriptor)
+            descriptor = child
+            if _mount_of(descriptor) != self._mount:
+                os.close(descriptor)
                 return None
-        return here
+        return descriptor
 
-    def _entries_of(
-        self, handle: int, here: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
+    def _count_entries(
+        self, handle: int, directory: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
-        own = os.fstat(handle)
-        here = here._replace(run=here.path) if _has(handle, RUN_FILE) else here
-        sums.add(here, own.st_uid, own.st_gid, 1, own.st_size, own.st_blocks)
+        status = os.fstat(handle)
+        directory = _in_its_run(handle, directory)
+        sums.add(directory, status.st_uid, status.st_gid, 1, status.st_size, status.st_blocks)
         links: list[tuple[int, int, str, str, int, int, int, int]] = []
         base = len(stack)
         # Most files of a directory have one owner: his sums are kept at hand.
@@ -232,13 +238,13 @@ class TreeScan:
         # So have most files of a directory one age.
         written, low, high = read, read_low, read_high = 0, math.inf, -math.inf
         with os.scandir(handle) as entries:
-            for entry, file in self._looked_at(entries, handle, here):
+            for entry, file in self._inspect(entries, handle, directory):
                 if isinstance(file, str):
                     yield {"elsewhere": file}
                     continue
                 if entry.is_dir(follow_symlinks=False) if file is None else stat.S_ISDIR(file.st_mode):
-                    directory = self._below(here, entry.name)
-                    stack.append(directory)
+                    child = self._child(directory, entry.name)
+                    stack.append(child)
                     if len(stack) - base >= CHUNK:
                         yield {"left": stack[base:]}
                         del stack[base:]
@@ -248,55 +254,55 @@ class TreeScan:
                 except FileNotFoundError:
                     continue
                 if file[3] > 1:
-                    key = (own.st_dev, file[1], here.place, here.run)
+                    key = (status.st_dev, file[1], directory.counted_path, directory.run)
                     links.append((*key, file[4], file[5], file[6], file.st_blocks * 512))
                     if len(links) >= CHUNK:
                         yield {"links": links}
                         links = []
                     continue
                 changed = file[8]
-                seen = file[7] if file[7] > changed else changed
-                if file[4] != uid or file[5] != gid or not low <= changed < high or not read_low <= seen < read_high:
-                    yield self._counted(here, sums, uid, gid, files, size, blocks)
+                read_at = file[7] if file[7] > changed else changed
+                if file[4] != uid or file[5] != gid or not low <= changed < high or not read_low <= read_at < read_high:
+                    yield self._add_files(directory, sums, uid, gid, files, size, blocks)
                     ages.add(written, read, files, blocks)
                     written, low, high = ages.span_of(changed)
-                    read, read_low, read_high = ages.span_of(seen)
+                    read, read_low, read_high = ages.span_of(read_at)
                     uid, gid, files, size, blocks = file[4], file[5], 0, 0, 0
                 files += 1
                 size += file[6]
                 blocks += file.st_blocks
-        yield self._counted(here, sums, uid, gid, files, size, blocks)
+        yield self._add_files(directory, sums, uid, gid, files, size, blocks)
         ages.add(written, read, files, blocks)
         if links:
             yield {"links": links}
         yield 1
 
     @staticmethod
-    def _counted(here: WalkDirectory, sums: Sums, uid: int, gid: int, files: int, size: int, blocks: int) -> int:
+    def _add_files(directory: WalkDirectory, sums: Sums, uid: int, gid: int, files: int, size: int, blocks: int) -> int:
         if files:
-            sums.add(here, uid, gid, files, size, blocks)
+            sums.add(directory, uid, gid, files, size, blocks)
         return files
 
-    def _looked_at(
-        self, entries: Iterator[os.DirEntry[str]], handle: int, here: WalkDirectory
+    def _inspect(
+        self, entries: Iterator[os.DirEntry[str]], handle: int, directory: WalkDirectory
     ) -> Iterator[tuple[os.DirEntry[str], os.stat_result | str | None]]:
         """Each entry, and of a careful look what it is; its path where another file system is mounted on it."""
-        if not self._careful and here.path not in self._folders:
+        if not self._careful and directory.path not in self._folders:
             yield from ((entry, None) for entry in entries)
             return
         for entry in entries:
-            path = f"{here.path.rstrip('/')}/{entry.name}"
+            path = f"{directory.path.rstrip('/')}/{entry.name}"
             if path in self._elsewhere:
                 yield entry, path
             elif self._careful:
                 try:
-                    yield entry, self._held(entry.name, handle) or path
+                    yield entry, self._status_of(entry.name, handle) or path
                 except FileNotFoundError:
                     continue
             else:
                 yield entry, None
 
-    def _held(self, name: str, folder: int) -> os.stat_result | None:
+    def _status_of(self, name: str, folder: int) -> os.stat_result | None:
         """Of a file, where nothing is mounted on it."""
         named = os.open(name, _NAME, dir_fd=folder)
         try:
@@ -304,26 +310,27 @@ class TreeScan:
         finally:
             os.close(named)
 
-    def _below(self, here: WalkDirectory, name: str) -> WalkDirectory:
-        """A directory in `here`."""
-        path = f"{here.path.rstrip('/')}/{name}"
+    def _child(self, parent: WalkDirectory, name: str) -> WalkDirectory:
+        """A directory in `parent`."""
+        path = f"{parent.path.rstrip('/')}/{name}"
         if path in self._marks:
-            return WalkDirectory(path, self._depth + 1, self._marks[path], here.run)
-        level = here.level + 1
-        return WalkDirectory(path, level, path if level <= self._depth else here.place, here.run)
+            return WalkDirectory(path, self._depth + 1, self._marks[path], parent.run)
+        level = parent.level + 1
+        counted_path = path if level <= self._depth else parent.counted_path
+        return WalkDirectory(path, level, counted_path, parent.run)
 
-    def _unopened(self, here: WalkDirectory, sums: Sums) -> None:
+    def _count_unopened(self, directory: WalkDirectory, sums: Sums) -> None:
         """What cannot be read still takes an inode."""
         try:
-            named = self._by_steps(here.path)
+            named = self._open_stepwise(directory.path)
             if named is None:
                 return
-            own = os.fstat(named)
+            status = os.fstat(named)
             os.close(named)
         except OSError:
             return
-        if stat.S_ISDIR(own.st_mode):
-            sums.add(here, own.st_uid, own.st_gid, 1, own.st_size, own.st_blocks)
+        if stat.S_ISDIR(status.st_mode):
+            sums.add(directory, status.st_uid, status.st_gid, 1, status.st_size, status.st_blocks)
 
 
 def _mount_of(handle: int) -> str:
@@ -332,7 +339,7 @@ def _mount_of(handle: int) -> str:
         return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
 
 
-def _named(path: str) -> int:
+def _name_descriptor(path: str) -> int:
     """A descriptor that only names it; where root may not come to it, with the rights of whose directory is above."""
     try:
         return os.open(path, _NAME)
@@ -375,7 +382,14 @@ def _groups_of(uid: int) -> tuple[int, list[int]]:
         return uid, []
 
 
-def _has(handle: int, name: str) -> bool:
+def _in_its_run(handle: int, directory: WalkDirectory) -> WalkDirectory:
+    """The directory as a part of the run whose root it is."""
+    if _has_file(handle, RUN_FILE):
+        return directory._replace(run=directory.path)
+    return directory
+
+
+def _has_file(handle: int, name: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode)
     except OSError:
@@ -387,16 +401,16 @@ def main() -> None:
     The argument is the descriptor of the memory in which it says where it is."""
     # Who asked may have been killed: then nobody is told, least of all the terminal.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    lines, answers = iter(sys.stdin), os.fdopen(1, "w")
+    lines, output = iter(sys.stdin), os.fdopen(1, "w")
     config = json.loads(next(lines))
-    config["where"] = WhereAbouts(int(sys.argv[1]))
+    config["where"] = CurrentPath(int(sys.argv[1]))
     scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
-        for part in scan.task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
-            answers.write(json.dumps({"id": task["id"], **part}) + "\n")
+        for part in scan.run_task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
+            output.write(json.dumps({"id": task["id"], **part}) + "\n")
             if "end" in part:
-                answers.flush()
+                output.flush()
 
 
 if __name__ == "__main__":

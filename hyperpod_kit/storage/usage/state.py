@@ -18,34 +18,36 @@ DAY = 86400.0
 """Sums that were begun longer ago are of another tree, nearly: the walk begins anew."""
 
 
-def default_place(about: dict[str, Any]) -> Path:
+def default_path(about: dict[str, Any]) -> Path:
     """A name for each thing that is counted, in the user's home."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.sqlite"
 
 
 @contextmanager
-def kept(place: Path, about: dict[str, Any], *, fresh: bool = False, now: float | None = None) -> Iterator[UsageLedger]:
+def open_ledger(
+    path: Path, about: dict[str, Any], *, fresh: bool = False, now: float | None = None
+) -> Iterator[UsageLedger]:
     """The ledger of an earlier walk that was killed, or a new one; removed when the block ends well.
 
     Raises HyperpodKitError while another process counts the same, OSError.
     """
     now = time.time() if now is None else now
-    by_descriptor.make_directories(place.parent)
+    by_descriptor.make_directories(path.parent)
     try:
-        ledger = UsageLedger(place, about, fresh=fresh, earliest=now - DAY, now=now)
+        ledger = UsageLedger(path, about, fresh=fresh, earliest=now - DAY, now=now)
     except sqlite3.OperationalError as err:
         raise HyperpodKitError(
-            f"{place}: {err}: another `storage usage` counts the same, or the file cannot be written",
+            f"{path}: {err}: another `storage usage` counts the same, or the file cannot be written",
             hint="wait for it, or name another file: --state FILE",
         ) from err
     except sqlite3.DatabaseError as err:
-        raise HyperpodKitError(f"{place}: {err}: not a file that a walk left", hint="--state ANOTHER-FILE") from err
+        raise HyperpodKitError(f"{path}: {err}: not a file that a walk left", hint="--state ANOTHER-FILE") from err
     try:
         yield ledger
     except BaseException:
         ledger.close()
         raise
     ledger.close()
-    for name in (place.name, f"{place.name}-wal", f"{place.name}-shm"):
-        by_descriptor.unlink(place.with_name(name), missing_ok=True)
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        by_descriptor.unlink(path.with_name(name), missing_ok=True)

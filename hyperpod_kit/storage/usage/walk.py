@@ -27,18 +27,18 @@ FIRST_LIMIT = 2_000
 BATCH = 500
 """Directories of a task, at most: telling and hearing costs as much as looking at some."""
 COMMIT_SECONDS = 1.0
-DEATHS = 3
+MAX_DEATHS = 3
 """Of processes over one directory, before the walk gives up."""
-HUNG = 60.0
+HANG_SECONDS = 60.0
 """Seconds without work after which a process hangs: a file system asks for no more, one that a user serves may."""
-HANGS = 20
+MAX_HANGS = 20
 """Of processes that look with care, after which it is the file system itself that does not answer."""
-MOST = 8
+MAX_PROCESSES = 8
 """Processes, unless asked for more: what they share they share with the machine's other work."""
 
 
 @dataclass(frozen=True)
-class WalkAsked:
+class WalkRequest:
     """`depth`: levels of directories that are told apart; `marks`: path -> name of those told apart at any level."""
 
     root: str
@@ -53,20 +53,22 @@ class WalkAsked:
     @property
     def processes(self) -> int:
         """As asked, else one a core, but MOST."""
-        return self.workers or min(MOST, len(os.sched_getaffinity(0)))
+        return self.workers or min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
-def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
-    """Count everything below `asked.root`; `progress(inodes so far)` every second or so.
+def walk_tree(request: WalkRequest, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
+    """Count everything below `request.root`; `progress(inodes so far)` every second or so.
 
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
     keep dying, Unreachable when they keep hanging, OSError when the root is no directory.
     """
-    owner.as_owner(asked.root, lambda: os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+    owner.run_as_owner(
+        request.root, lambda: os.close(os.open(request.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    )
     if not ledger.resumed:
-        ledger.push(WalkDirectory(asked.root, 0, asked.root, ""))
+        ledger.push(WalkDirectory(request.root, 0, request.root, ""))
     ledger.commit()
-    pool = _Pool(asked, ledger)
+    pool = _Pool(request, ledger)
     try:
         pool.run(progress)
     finally:
@@ -80,7 +82,7 @@ class _Worker:
         handle = os.memfd_create("usage")
         try:
             os.ftruncate(handle, scan.PAGE)
-            self.where = scan.WhereAbouts(handle)
+            self.where = scan.CurrentPath(handle)
             argv = [sys.executable, "-I", "-S", str(Path(scan.__file__)), str(handle)]
             self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(handle,))
         finally:
@@ -88,17 +90,17 @@ class _Worker:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.into, self.out = self.process.stdin, self.process.stdout
         self.task: int | None = None
-        self._half = b""
-        self._seen: tuple[int, float] = (0, 0.0)
-        self._since = time.monotonic()
+        self._partial_line = b""
+        self._last_progress: tuple[int, float] = (0, 0.0)
+        self._progress_at = time.monotonic()
         self.send(config)
 
     def hangs(self) -> bool:
         """Whether it has a task and has not worked for HUNG seconds."""
-        now, seen = time.monotonic(), owner.progress(self.process.pid)
-        if self.task is None or seen != self._seen:
-            self._seen, self._since = seen, now
-        return now - self._since > HUNG
+        now, progress = time.monotonic(), owner.process_progress(self.process.pid)
+        if self.task is None or progress != self._last_progress:
+            self._last_progress, self._progress_at = progress, now
+        return now - self._progress_at > HANG_SECONDS
 
     def send(self, line: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
@@ -110,8 +112,8 @@ class _Worker:
         data = os.read(self.out.fileno(), 1 << 16)
         if not data:
             return None
-        *whole, self._half = (self._half + data).split(b"\n")
-        return whole
+        *complete, self._partial_line = (self._partial_line + data).split(b"\n")
+        return complete
 
     def stop(self) -> None:
         self.process.kill()
@@ -125,15 +127,15 @@ class _Worker:
 
 
 class _Pool:
-    def __init__(self, asked: WalkAsked, ledger: UsageLedger) -> None:
-        self._asked = asked
+    def __init__(self, request: WalkRequest, ledger: UsageLedger) -> None:
+        self._request = request
         self._unanswered: list[str] = []
         self._hangs = 0
         self._ledger = ledger
         self._selector = selectors.DefaultSelector()
         self._deaths = 0
         self._idle: list[_Worker] = []
-        self._processes = asked.processes
+        self._processes = request.processes
         for _ in range(self._processes):
             self._start()
 
@@ -144,16 +146,16 @@ class _Pool:
 
     def _config(self) -> str:
         """With the mounts of now; after a hang each entry is looked at with care, which takes three times as long."""
-        root = self._asked.root
+        root = self._request.root
         table = mountinfo.parse(mountinfo.read())
         config = {
             "root": root,
-            "depth": self._asked.depth,
-            "marks": dict(self._asked.marks),
-            "elsewhere": [one.path for one in table if one.path != root and mountinfo.is_below(one.path, root)],
+            "depth": self._request.depth,
+            "marks": dict(self._request.marks),
+            "elsewhere": [entry.path for entry in table if entry.path != root and mountinfo.is_below(entry.path, root)],
             "unanswered": self._unanswered,
             "careful": bool(self._unanswered),
-            "now": self._ledger.begun,
+            "now": self._ledger.started_at,
         }
         return json.dumps(config)
 
@@ -166,10 +168,10 @@ class _Pool:
         committed = time.monotonic()
         while self._hand_out():
             for key, _ in self._selector.select(COMMIT_SECONDS):
-                self._hear(key.data)
+                self._receive(key.data)
             for worker in [key.data for key in self._selector.get_map().values()]:
                 if worker.hangs():
-                    self._hung(worker)
+                    self._handle_hang(worker)
             if time.monotonic() - committed >= COMMIT_SECONDS:
                 self._ledger.commit()
                 progress(self._ledger.counted())
@@ -178,48 +180,49 @@ class _Pool:
     def _hand_out(self) -> bool:
         """Whether somebody still has a task."""
         while self._idle:
-            found = self._ledger.take(BATCH, self._processes)
-            if found is None:
+            task = self._ledger.take_task(BATCH, self._processes)
+            if task is None:
                 break
             worker = self._idle.pop()
-            worker.task, directories = found
+            worker.task, directories = task
             limit = FIRST_LIMIT if self._idle else LIMIT
             worker.send(json.dumps({"id": worker.task, "directories": directories, "limit": limit}))
         return len(self._idle) < len(self._selector.get_map())
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive(self, worker: _Worker) -> None:
         lines = worker.lines()
         if lines is None:
-            self._died(worker)
+            self._handle_death(worker)
             return
         for line in lines:
             part = json.loads(line)
             assert worker.task is not None
-            self._ledger.part(worker.task, part)
+            self._ledger.add_part(worker.task, part)
             if "end" in part:
                 worker.task = None
                 self._idle.append(worker)
 
-    def _hung(self, worker: _Worker) -> None:
+    def _handle_hang(self, worker: _Worker) -> None:
         """One directory stays uncounted, and the walk goes on."""
-        path = worker.where.noted()
+        path = worker.where.read()
         self._unanswered.append(path)
         # Whoever looks without care may all have come to what one user has mounted.
         self._hangs += worker.careful
-        if self._hangs > HANGS:
+        if self._hangs > MAX_HANGS:
             raise Unreachable(
-                f"{self._asked.root} does not answer: nothing came of {path} for {HUNG:.0f} s, as of {HANGS} others",
+                f"{self._request.root} does not answer: nothing came of {path} for {HANG_SECONDS:.0f} s, "
+                f"as of {MAX_HANGS} others",
                 hint="findmnt --list",
             )
         self._selector.unregister(worker.out)
         worker.stop()
         self._replace(worker)
 
-    def _died(self, worker: _Worker) -> None:
+    def _handle_death(self, worker: _Worker) -> None:
         self._selector.unregister(worker.out)
         worker.stop()
         self._deaths += 1
-        if self._deaths > DEATHS:
+        if self._deaths > MAX_DEATHS:
             raise HyperpodKitError(
                 f"the processes that look at files die: the last one ended with {worker.process.returncode}",
                 hint="free memory, then the same words again: the walk goes on where it was",

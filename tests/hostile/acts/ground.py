@@ -17,8 +17,8 @@ from typing import Dict, Iterator, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.data.bulk import merge
-from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.position import DataStep
+from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.storage.quota import request_box, requests
@@ -49,20 +49,20 @@ class Ground:
         for folder, uid in ((self.victim, VICTIM), (self.admin, 0)):
             self._victims_tree(folder, uid)
         self._pattern()
-        request_box.make(str(self.fsx))
+        request_box.make_box(str(self.fsx))
 
     def request(self, uid: int, mine: Path) -> str:
         """The id of a request of a hostile user's for that directory."""
 
         def put() -> None:
             with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-                for earlier in [one for one in box.waiting()[0] if one.uid == uid]:
+                for earlier in [one for one in box.pending()[0] if one.uid == uid]:
                     os.unlink(os.path.join(box.path, earlier.file))  # unanswered: ten of them would be the most
                 box.put(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
 
-        owner.in_child(put, uid, str(mine))
+        owner.run_as_user(put, uid, str(mine))
         with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-            return next(one.id for one in box.waiting()[0] if one.request.directory == str(mine))
+            return next(one.id for one in box.pending()[0] if one.request.directory == str(mine))
 
     def _victims_tree(self, folder: Path, uid: int) -> None:
         (folder / "run").mkdir(parents=True)
@@ -113,7 +113,7 @@ class Ground:
         # In a process of its own: its threads are no part of what is forked here.
         subprocess.run([*words, "--out", str(made / "index")], cwd=REPOSITORY, check=True, capture_output=True)
         merge.merge(str(made / "data"), str(made / "merged-data"), size=1 << 20, progress=lambda done, total: None)
-        ledger = SampleLedger(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
+        ledger = SampleLog(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
         ledger.begin(0)
         ledger.received(DataStep(0, 3, 0, 3), [2, 0, 5])
         (made / "merged").mkdir()

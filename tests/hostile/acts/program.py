@@ -25,7 +25,7 @@ from hyperpod_kit.cli.main import run as run_command
 from hyperpod_kit.storage.preload import run as preloading
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.acts.commands import ATTACKED, Attacked
 from tests.hostile.acts.deeds import DEEDS, FUSE, ONCE
 from tests.hostile.acts.ground import HOSTILE, Ground, ground
@@ -34,7 +34,7 @@ from tests.support.wait import Deadline
 
 DEADLINE = 120.0
 """Seconds for a command, on a busy machine; the kit's own patience is made short."""
-QUICK = OwnerPatience(answer=3.0, longest=30.0)
+QUICK = OwnerLimits(silence=3.0, longest=30.0)
 
 
 def main() -> int:
@@ -162,10 +162,10 @@ def _run(words: List[str], uid: int, place: Path) -> tuple[int | None, str]:
 
 
 def _short_patience() -> None:
-    for function in (owner.as_owner, owner.of, owner.in_child, owner.streamed):
+    for function in (owner.run_as_owner, owner.uid_for, owner.run_as_user, owner.run_streamed):
         function.__defaults__ = (QUICK,)
     preloading.LFS = QUICK
-    walking.HUNG = 3.0
+    walking.HANG_SECONDS = 3.0
 
 
 def _wait(pid: int) -> int | None:

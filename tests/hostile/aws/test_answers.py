@@ -12,7 +12,7 @@ from typing import Dict, Iterable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.aws import answers, back_off
+from hyperpod_kit.aws import back_off, responses
 from hyperpod_kit.cli.main import run
 from tests.hostile.aws import objects
 from tests.hostile.aws.service import AT_ONCE, Liar
@@ -62,8 +62,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: Liar) -> Path:
         "HOME": str(tmp_path),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(back_off.patiently.__kwdefaults__ or {}, "patience", 0.0)
-    monkeypatch.setitem(answers.pages.__kwdefaults__ or {}, "most", 20)
+    monkeypatch.setitem(back_off.with_retries.__kwdefaults__ or {}, "patience", 0.0)
+    monkeypatch.setitem(responses.pages.__kwdefaults__ or {}, "most", 20)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from hyperpod_kit.aws import answers
+from hyperpod_kit.aws import responses
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.errors import Unreachable, UnreadableAnswer
 from tests.hostile.aws.service import SLOW, Liar
@@ -38,10 +38,10 @@ def patient(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def client(liar: Liar, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(answers.SILENCE, "given_up", False)
+    monkeypatch.setattr(responses.SILENCE, "given_up", False)
     options = Config(retries={"mode": "standard", "total_max_attempts": 2}, s3={"addressing_style": "path"})
     keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
-    made = answers.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
+    made = responses.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
     made._endpoint.http_session._seconds = seconds
     made._endpoint.http_session._quiet = seconds / 2
     return made
@@ -56,7 +56,7 @@ def test_a_service_that_does_not_come_to_an_end_is_given_up(
     with pytest.raises(Unreachable, match="took too long"), translated("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
     assert liar.asked == ["DescribeCluster"] * 2
-    assert [record.getMessage() for record in caplog.records if record.name == answers.__name__] == [
+    assert [record.getMessage() for record in caplog.records if record.name == responses.__name__] == [
         f"sagemaker: no answer for {SECONDS / 2:g} s; still waiting",
         f"sagemaker: no whole answer within {SECONDS:g} s; asking again",
     ] * 2
@@ -65,7 +65,7 @@ def test_a_service_that_does_not_come_to_an_end_is_given_up(
 def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
     sagemaker: Any, liar: Liar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(answers, "SECONDS_AFTER_SILENCE", 0.2)
+    monkeypatch.setattr(responses, "SECONDS_AFTER_SILENCE", 0.2)
     liar.mode = "silent"
     for _ in range(2):
         with pytest.raises(Unreachable), translated("DescribeCluster", "demo"):
@@ -74,10 +74,10 @@ def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
         0.2
     ] * 2
     liar.mode = "good"
-    monkeypatch.setattr(answers, "SECONDS_AFTER_SILENCE", ENOUGH)
+    monkeypatch.setattr(responses, "SECONDS_AFTER_SILENCE", ENOUGH)
     with translated("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
-    assert not answers.SILENCE.given_up
+    assert not responses.SILENCE.given_up
 
 
 def test_a_large_answer_is_not_read_whole(patient: Any, liar: Liar) -> None:
@@ -101,7 +101,7 @@ def test_what_is_said_of_a_shape(patient: Any, liar: Liar) -> None:
 def test_a_list_ends(tokens: str, why: str) -> None:
     left = iter(tokens)
     with pytest.raises(UnreadableAnswer, match=why):
-        list(answers.pages("List", lambda place: {"NextToken": next(left)}, "NextToken", most=5))
+        list(responses.pages("List", lambda place: {"NextToken": next(left)}, "NextToken", most=5))
 
 
 def test_an_object_ends(liar: Liar) -> None:
@@ -110,9 +110,9 @@ def test_an_object_ends(liar: Liar) -> None:
             return b"x" * most
 
     with pytest.raises(UnreadableAnswer, match="larger than 1 MiB"):
-        answers.whole(Endless(), "GetObject", largest=1 << 20, seconds=5.0)
+        responses.read_all(Endless(), "GetObject", largest=1 << 20, seconds=5.0)
 
 
 def test_what_fails_fails_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
-        answers.within(5.0, lambda: 1 // 0)
+        responses.run_within(5.0, lambda: 1 // 0)

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from hyperpod_kit.data import ledger_check, megatron
+from hyperpod_kit.data import megatron, sample_log_check
 from hyperpod_kit.data.bulk import merge
 from hyperpod_kit.data.index import layout
 from hyperpod_kit.data.index.layout import SampleIndex
@@ -121,7 +121,7 @@ LEDGER = b"".join(
 def read_ledger(data: bytes) -> None:
     place = folder("ledger")
     file_of(data, "ledger/7.rank-00000.jsonl")
-    found = ledger_check.check(place)
+    found = sample_log_check.check(place)
     json.dumps([found.good, found.samples, *(each.missing for each in found.epochs), *found.problems])
 
 

@@ -159,7 +159,7 @@ def read_slurm(data: bytes) -> None:
             ask()
         except (RunError, JobError) as err:
             failed = err
-    found = records.split(text_of(data), "@mark@")
+    found = records.split_records(text_of(data), "@mark@")
     if found is not None:
         with contextlib.suppress(RunError):
             sweep.orphans(found)

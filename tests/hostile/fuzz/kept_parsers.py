@@ -60,7 +60,7 @@ def read_parts(data: bytes) -> None:
     file_of(data, "parts/scans-x")
     parts = Parts(folder("parts"), "x")
     try:
-        for key in list(parts._places):
+        for key in list(parts._locations):
             found = parts.get(key)
             if found is not None:
                 assert len(found.starts) == len(found.lengths) and found.points.shape[1] == 2
@@ -127,13 +127,13 @@ def read_guard(data: bytes) -> None:
     """As all who report do, and as the guard goes on from it."""
     record = findings.read_record(file_of(data, "slurm.json"))
     for now in (NOW, NOW + 1e6):
-        for finding in findings.standing(record, now):
-            finding.words.split()
-    mended = cycle.kept(record)
+        for finding in findings.current_findings(record, now):
+            finding.message.split()
+    mended = cycle.last_notes(record)
     mend.findings(mended, NOW)
     for tries in mended.notes.values():
         tries.is_due(NOW)
-        tries.rested(NOW).again(NOW, "x")
+        tries.after_success(NOW).after_try(NOW, "x")
     cycle.metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
         cycle.changes((), record.findings)

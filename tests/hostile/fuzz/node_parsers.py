@@ -9,12 +9,12 @@ from typing import Any, Dict
 
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, UsageError
-from hyperpod_kit.node.devices import answers
-from hyperpod_kit.node.peers.query import PeerQuestion
-from hyperpod_kit.remote import causes, controller, installed, sent_report
-from hyperpod_kit.remote.diagnose import _ask, judge, sentences
+from hyperpod_kit.node.devices import parsers
+from hyperpod_kit.node.peers.query import PeerQuery
+from hyperpod_kit.remote import controller, installed_bundles, known_issues, report_parser
+from hyperpod_kit.remote.diagnose import _query_node, sentences, with_known_causes
 from hyperpod_kit.remote.known_hosts import KnownHosts
-from hyperpod_kit.remote.ssm_shell import _understood
+from hyperpod_kit.remote.ssm_shell import _parse_output
 from hyperpod_kit.remote.target import NodeTarget
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes
@@ -69,19 +69,19 @@ MOUNTS = {
 
 def read_diagnosis(data: bytes) -> None:
     # Without the threads that ask many nodes at once, which cost ten times as much; and without their last resort.
-    found = judge(_ask(TARGET, "", lambda target: Said(text_of(data)), 60.0))  # type: ignore[arg-type, return-value]
+    found = with_known_causes(_query_node(TARGET, "", lambda target: Said(text_of(data)), 60.0))  # type: ignore[arg-type, return-value]
     list(sentences(found))
     found.to_dict()
 
 
 def read_bundle(data: bytes) -> None:
-    found = installed.understand(TARGET, text_of(data))
+    found = installed_bundles.parse_output(TARGET, text_of(data))
     found.to_dict()
 
 
 def read_controller(data: bytes) -> None:
-    for said in controller._said(text_of(data)).values():
-        controller._response(TARGET, said)
+    for said in controller._parse_responses(text_of(data)).values():
+        controller._node_response(TARGET, said)
 
 
 KEY = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE4mGxAg0j0bX9nqU9nW1Yv9eJ2nVdJ2o9yHqK3f0a1b"
@@ -172,18 +172,18 @@ PARSERS = [
     *(
         Parser(f"node: devices ({name})", read_devices(read), (ValueError,), words_of(seed), (seed,))
         for name, read, seed in (
-            ("nvidia-smi", answers.read_gpus, GPUS),
-            ("remapped rows", answers.read_remaps, REMAPS),
-            ("NVLink", answers.read_links, LINKS),
-            ("fi_info", answers.read_efas, EFAS),
+            ("nvidia-smi", parsers.parse_gpus, GPUS),
+            ("remapped rows", parsers.parse_remaps, REMAPS),
+            ("NVLink", parsers.parse_links, LINKS),
+            ("fi_info", parsers.parse_efas, EFAS),
         )
     ),
-    Parser("node: devices (kernel)", read_devices(answers.read_xids), (), words_of(KERNEL), (KERNEL,)),
-    Parser("node: devices (dcgmi)", read_devices(answers.read_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
+    Parser("node: devices (kernel)", read_devices(parsers.parse_xids), (), words_of(KERNEL), (KERNEL,)),
+    Parser("node: devices (dcgmi)", read_devices(parsers.parse_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
     Parser(
         "node: mount report",
-        lambda data: sent_report.read_report(text_of(data)),
-        (sent_report.NoReport,),
+        lambda data: report_parser.read_report(text_of(data)),
+        (report_parser.NoReport,),
         of_json(MOUNTS),
         (js(MOUNTS),),
     ),
@@ -200,14 +200,14 @@ PARSERS = [
     Parser("node: by the controller", read_controller, (), of_rows(HEARD, {"end": 1}), (js(HEARD),)),
     Parser(
         "node: question to neighbours",
-        lambda data: PeerQuestion.read(io.StringIO(text_of(data))),
+        lambda data: PeerQuery.read(io.StringIO(text_of(data))),
         (UsageError,),
         of_json(QUESTION),
         (js(QUESTION),),
     ),
     Parser(
         "node: causes in a log",
-        lambda data: list(causes.recognise(text_of(data) * 2)),
+        lambda data: list(known_issues.recognise(text_of(data) * 2)),
         (),
         of_bytes(
             [b"mount target s3 modprobe exceeded insufficient bad interpreter\n", js(STATUS)],
@@ -217,7 +217,7 @@ PARSERS = [
     ),
     Parser(
         "ssm: shell frame",
-        lambda data: _understood(data, MARK),
+        lambda data: _parse_output(data, MARK),
         (),
         of_bytes([FRAME], [MARK.encode(), b"-begin\n", b"-end-", b"==", b"\r\n"]),
         (FRAME,),

@@ -12,7 +12,7 @@ from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.storage.alerts import config, outbox
 from hyperpod_kit.storage.audit import accounting, sources
-from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, sound
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, storable
 from hyperpod_kit.storage.quota import requests
 from hyperpod_kit.storage.usage import growth, history
 from hyperpod_kit.untrusted import parse
@@ -65,7 +65,7 @@ def log(kind: str, seeds: List[bytes], make: Callable[[Random], bytes]) -> Parse
 
     def read(data: bytes) -> None:
         path = file_of(data, f"audit-{kind}")
-        for entry in map(sound, sources.read(kind, Path(path))):
+        for entry in map(storable, sources.read_entries(kind, Path(path))):
             assert isinstance(entry, (AuditRecord, AuditGap))
 
     def drawn(rng: Random) -> bytes:
@@ -89,7 +89,7 @@ def a_node_log(rng: Random) -> bytes:
 
 
 def read_accounts(data: bytes) -> None:
-    for job in accounting.jobs(text_of(data).split("\n")):
+    for job in accounting.parse_jobs(text_of(data).split("\n")):
         assert job.uid >= 0 and job.start <= 1e18
 
 
@@ -132,14 +132,14 @@ ALERTED = {"admins": ["a@b"], "directories": {"/fsx/ada": ["ada@b"]}, "sinks": {
 
 def read_history(data: bytes) -> None:
     days = history.read(Path(file_of(data, "history.json"))).days
-    grown = growth.growth(days)
+    grown = growth.fit_growth(days)
     if grown is not None:
-        growth.forecast(grown, 1 << 30)
+        growth.forecast_full(grown, 1 << 30)
 
 
 def read_standing(data: bytes) -> None:
     for entry in outbox.read(Path(file_of(data, "alerts.json"))).values():
-        assert len(entry.message_id) == 32 and entry.worded().sentence is not None
+        assert len(entry.message_id) == 32 and entry.rendered().sentence is not None
 
 
 def read_alerted(data: bytes) -> None:
@@ -160,7 +160,7 @@ PARSERS = [
     ),
     log("changelog", [CHANGES], of_bytes([CHANGES, CHANGES * 2], [b"\n9 01CREAT ", b"9" * 5000, b"2024.99.20", b"\n"])),
     Parser("audit: sacct", read_accounts, (), of_bytes([ACCOUNTS], [b"\xc2\xb2", b"|", b"n[1-99999]"]), (ACCOUNTS,)),
-    Parser("quota: request", requests.parse, (ValueError,), of_json(REQUEST), (js(REQUEST),)),
+    Parser("quota: request", requests.decode_request, (ValueError,), of_json(REQUEST), (js(REQUEST),)),
     Parser("fan-out: rows", fan_out_rows, (ValueError, TypeError, UsageError), of_json(ROWS), (js(ROWS),)),
     Parser("flush: outcomes", flush_users._parse_outcomes, (), of_json(OUTCOMES), (js(OUTCOMES),)),
 ]

@@ -48,10 +48,10 @@ COMPLAINT = {"operation": "cp", "command": "cp s3://b/a c", "error": "NoSuchKey:
 
 def read_s5cmd(data: bytes) -> None:
     text = text_of(data)
-    s5cmd.arrived(text)
-    if not s5cmd.complaint(text).isprintable():
+    s5cmd.parse_arrival(text)
+    if not s5cmd.parse_error(text).isprintable():
         raise AssertionError("an error for a terminal")
-    file = s5cmd.listed_file(text, "s3://corpus/", "run/")
+    file = s5cmd.parse_listing(text, "s3://corpus/", "run/")
     if file is None:
         return
     listed = FileList(io.StringIO())
@@ -85,8 +85,8 @@ def read_lfs(data: bytes) -> None:
     runner: Any = Printed(text)
     failed: List[Exception] = []
     for read in (
-        lambda: hsm.parse(text, ["/fsx/a", "/fsx/b"]),
-        lambda: lustre.parse(text, "/fsx/ada"),
+        lambda: hsm.parse_states(text, ["/fsx/a", "/fsx/b"]),
+        lambda: lustre.parse_quota(text, "/fsx/ada"),
         lambda: lustre.Lustre(runner, "/fsx").project_of("/fsx/ada"),
     ):
         try:
@@ -185,7 +185,7 @@ def read_lease(data: bytes) -> None:
         if name not in ("owner-7", "other"):
             assert 7 in lease.generations(place)
             os.unlink(os.path.join(place, name))
-    lease.owner(place, 7)
+    lease.read_owner(place, 7)
 
 
 def a_tool(

@@ -7,7 +7,7 @@ from typing import Callable
 
 import pytest
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.errors import AwsError, Throttled
 from tests.support.clock import FakeClock
@@ -27,14 +27,14 @@ def turned_away(times: int) -> Callable[[], str]:
 
 def test_later_and_later_until_it_is_answered() -> None:
     clock = FakeClock()
-    assert patiently(turned_away(6), clock=clock, sleep=clock.sleep, chance=lambda: 1.0) == "done"
+    assert with_retries(turned_away(6), clock=clock, sleep=clock.sleep, chance=lambda: 1.0) == "done"
     assert clock.slept == [1, 2, 4, 8, 8, 8]
 
 
 def test_not_for_ever() -> None:
     clock = FakeClock()
     with pytest.raises(Throttled):
-        patiently(turned_away(1000), patience=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0)
+        with_retries(turned_away(1000), patience=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0)
     assert 50 < clock.now <= 60
 
 
@@ -45,7 +45,7 @@ def test_another_error_is_not_repeated() -> None:
         raise AwsError("Op", "AccessDenied", "no")
 
     with pytest.raises(AwsError):
-        patiently(refused, clock=clock, sleep=clock.sleep)
+        with_retries(refused, clock=clock, sleep=clock.sleep)
     assert clock.slept == []
 
 

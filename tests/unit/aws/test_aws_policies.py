@@ -59,7 +59,7 @@ def test_statements_of_others_stay_and_ours_are_replaced() -> None:
     first = made({"Version": "2008-10-17", "Statement": FOREIGN}, points=POINTS[:1])
     second = made(first)
     assert second["Statement"][0] == FOREIGN and len(second["Statement"]) == 4
-    assert policies.same(second, made(second)) and not policies.same(first, second)
+    assert policies.is_same(second, made(second)) and not policies.is_same(first, second)
 
 
 def test_two_clusters_share_a_file_system() -> None:
@@ -97,8 +97,8 @@ def test_the_same_policy_written_otherwise() -> None:
     policy = made()
     turned = {**policy, "Id": "x", "Statement": policy["Statement"][::-1]}
     turned["Statement"][-1] = {**turned["Statement"][-1], "Principal": {"AWS": [ROLE]}}
-    assert policies.same(policy, turned) and not policies.same(policy, None)
-    assert policies.same(made(points=POINTS[:1]), json.loads(policies.to_text(made(points=POINTS[:1]))))
+    assert policies.is_same(policy, turned) and not policies.is_same(policy, None)
+    assert policies.is_same(made(points=POINTS[:1]), json.loads(policies.to_text(made(points=POINTS[:1]))))
 
 
 def test_as_many_users_as_fit_and_not_one_more() -> None:

@@ -71,7 +71,7 @@ def test_a_package_travels_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert bundle.files[PLACE] == file.read_bytes()
     assert f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {PLACE}\n" in bundle.files["SHA256SUMS"].decode()
     config = NodeConfig.from_json(bundle.files["node_config.json"].decode())
-    assert [package.place for package in config.packages] == [PLACE]
+    assert [package.bundle_path for package in config.packages] == [PLACE]
     assert str(tmp_path) not in bundle.files["node_config.json"].decode()
     assert (
         b"cluster.json" not in bundle.files["node_config.json"]

@@ -262,7 +262,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
         slot.close()
         return name
 
-    dead, alive = (2**22 + 1, 1), tuple(process.myself())
+    dead, alive = (2**22 + 1, 1), tuple(process.this_process())
     gone = [other("a", SlotState.FREE, dead), other("b", SlotState.WRITING, dead)]
     stay = [other("c", SlotState.SEALED, dead), other("d", SlotState.FREE, alive)]
     run = start()

@@ -25,7 +25,7 @@ from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 from tests.unit.checkpoint.test_manager import disown  # noqa: E402
 
-BENCH = Path(__file__).resolve().parents[3] / "bench"
+PROGRAMS = Path(__file__).resolve().parents[3] / "lab/programs"
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_the_agent_in_a_dead_ones_place_keeps_for_memory_what_is_for_memory(root
 
 
 def killed(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, Any]:
-    monkeypatch.syspath_prepend(BENCH)
+    monkeypatch.syspath_prepend(PROGRAMS)
     tool = importlib.import_module("two_cadences")
     run = tool.Run(tmp_path / "run", step_ms=5.0, every=10, storage_every=50, wait=True, **how)
     try:

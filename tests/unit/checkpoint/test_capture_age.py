@@ -28,8 +28,8 @@ from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, CaptureOrigin,
 from hyperpod_kit.checkpoint.agent.flush_handover import carry_out, ended_job
 from hyperpod_kit.checkpoint.repository import identity, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_lab.torture import day
 from tests.faults import capturer
 from tests.support.wait import until
 

@@ -116,7 +116,7 @@ def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Pa
     for state in (SlotState.WRITING, SlotState.FREE):
         slot = capture(job="6", state=SlotState.WRITING)
         if state is SlotState.FREE:
-            slot.move(state)
+            slot.transition(state)
         (outcome,) = flush.flush(job="7")
         assert outcome.removed and not outcome.lost and segments(shm) == []
     capture(job="6")
@@ -129,7 +129,7 @@ def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Pa
 def test_a_slot_that_a_live_trainer_is_making_is_left_alone(shm: Path) -> None:
     """Its image is there before its control page."""
     name = shm_slots.SlotName(os.getuid(), "0" * 12, 0, 0)
-    held = lock.take_over(str(shm / shm_slots.lock_file(*name[:3])), process.myself())
+    held = lock.take_over(str(shm / shm_slots.lock_file(*name[:3])), process.this_process())
     (shm / name.file("img")).write_bytes(b"x")
     assert flush.flush(job="7") == []
     assert (shm / name.file("img")).exists()
@@ -147,7 +147,7 @@ def test_what_is_committed_already_is_only_freed(capture, committed, shm: Path) 
 
 
 def test_a_live_trainer_and_another_job_are_left_alone(capture, shm: Path) -> None:
-    capture(owner=tuple(process.myself()), job="7")
+    capture(owner=tuple(process.this_process()), job="7")
     assert flush.flush(job="8") == []
     (outcome,) = flush.flush(job="7")
     assert not outcome.removed and "is alive" in outcome.note
@@ -244,7 +244,7 @@ def test_an_image_without_a_control_page_is_swept(shm: Path) -> None:
 
 def test_one_agent_per_rank_and_none_is_ended_while_its_trainer_lives(shm: Path) -> None:
     path = str(shm / "x.lock")
-    held = lock.take_over(path, process.myself())
+    held = lock.take_over(path, process.this_process())
     other = process.Process(1, 1)
     with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
         lock.take_over(path, other)
@@ -266,5 +266,5 @@ def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None
         [sys.executable, "-c", program, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
     )
     assert agent.stdout is not None and agent.stdout.readline() == b"held\n"
-    lock.take_over(path, process.myself()).release()
+    lock.take_over(path, process.this_process()).release()
     assert agent.wait(60) == -lock.STOP

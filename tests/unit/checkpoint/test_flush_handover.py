@@ -18,12 +18,12 @@ from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import process
-from hyperpod_kit.system.wait import every
+from hyperpod_kit.system.wait import fixed_pause
 from tests.support.wait import Deadline, until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MINE = EndedJob("7", 0, os.getuid(), None)
-NOW = every(0.05)
+NOW = fixed_pause(0.05)
 
 
 def test_an_instance_of_the_unit_is_numbers_alone() -> None:
@@ -54,9 +54,11 @@ def test_storage_that_is_away_is_tried_again_until_it_is_back(capture, shm: Path
 
 
 def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) -> None:
-    capture(owner=tuple(process.myself()))
+    capture(owner=tuple(process.this_process()))
     deadline = Deadline(60)
-    assert carry_out(MINE, folder=str(shm), max_age=86400.0, announce="", say=lambda _: None, pauses=every(600)) == 1
+    assert (
+        carry_out(MINE, folder=str(shm), max_age=86400.0, announce="", say=lambda _: None, pauses=fixed_pause(600)) == 1
+    )
     assert not deadline.has_passed()
 
 
@@ -135,18 +137,18 @@ def flushing(shm: Path) -> Callable[..., subprocess.Popen[bytes]]:
 def test_a_start_waits_for_a_flush_that_gets_on(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 2.0, "ends")
-    lock.take_over(str(path), process.myself()).release()
+    lock.take_over(str(path), process.this_process()).release()
     assert other.wait(10) == 0, "nobody ended it"
 
 
 def test_a_start_ends_a_flush_that_stands_still_or_takes_too_long(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 600.0, "ends")
-    lock.take_over(str(path), process.myself(), flush_timeout=1.0).release()
+    lock.take_over(str(path), process.this_process(), flush_timeout=1.0).release()
     assert other.wait(10) == -lock.STOP
     other = flushing(path, 0.0, "hangs")
     os.utime(path, (1.0, 1.0))
-    lock.take_over(str(path), process.myself()).release()
+    lock.take_over(str(path), process.this_process()).release()
     assert other.wait(10) == -lock.STOP
 
 

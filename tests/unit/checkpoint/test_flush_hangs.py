@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.system.wait import every
+from hyperpod_kit.system.wait import fixed_pause
 from tests.support.serving_fuse import serving_mount
 from tests.support.wait import scaled, until
 
@@ -137,7 +137,7 @@ def test_the_unit_of_an_ended_job_ends_and_says_what_stays(capture: Any, shm: Pa
         say=said.append,
         limit=4.0 * stall,
         stall=stall,
-        pauses=every(1.0),
+        pauses=fixed_pause(1.0),
     )
     assert code == 1
     assert f"nothing has moved for {stall} s: {root.path} has not taken step 30 (seq 3); it stays" in said[0]

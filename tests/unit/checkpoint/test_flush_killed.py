@@ -13,9 +13,9 @@ import pytest
 from hyperpod_kit.checkpoint.agent import flush, seal, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository import selection
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_lab.torture import day
 from tests.support import warm
 
 SEED = 20261127

@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.environment import HPK_PROGRESS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
 from hyperpod_kit.slurm.phase import Phase  # noqa: E402
-from hyperpod_kit.slurm.progress import RankProgress, Teller  # noqa: E402
+from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress  # noqa: E402
 from hyperpod_kit.system import process  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
@@ -100,7 +100,9 @@ def test_the_wrapper_knows_in_which_phase_the_rank_is(root: str, monkeypatch: py
     memory, seen = RankProgress(), []
     monkeypatch.setenv(HPK_PROGRESS, memory.path)
     monkeypatch.setattr(
-        Teller, "enter", lambda teller, phase, enter=Teller.enter: (seen.append(phase), enter(teller, phase))
+        ProgressWriter,
+        "enter",
+        lambda teller, phase, enter=ProgressWriter.enter: (seen.append(phase), enter(teller, phase)),
     )
     job, manager = Job(), Manager(root, every=2)
     manager.restore(job.state)

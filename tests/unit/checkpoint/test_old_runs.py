@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.torture import day
-from hyperpod_kit.checkpoint.torture.days import DayEvent, DayScene, DayWay
+from hyperpod_lab.torture import day
+from hyperpod_lab.torture.days import DayEvent, DayScene, DayWay
 from tests.faults import old_runs
 
 SMALL = [

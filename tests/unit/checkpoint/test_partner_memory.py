@@ -16,9 +16,9 @@ from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotStat
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import whence
 from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
+from hyperpod_lab.torture import day
 
 
 def on(*nodes: str) -> list[RankPlace]:
@@ -149,7 +149,7 @@ def test_a_copy_goes_once_storage_has_the_capture(
 def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any, shm: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
-    agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.myself())
+    agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.this_process())
     assert (
         flush.flush(folder=str(node), max_age=-1.0) == []
         and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []

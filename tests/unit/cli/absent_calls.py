@@ -30,7 +30,7 @@ BARE = "bare"
 """No argument at all, where there is no shared memory either."""
 ACTS = ("path", "extra", "credentials", "endpoint", BARE)
 OPTIONAL = (
-    *data_cli._NEEDED,
+    *data_cli._OPTIONAL_PACKAGES,
     "boto3",
     "botocore",
     "jinja2",
@@ -115,16 +115,16 @@ def _slurm_conf(place: Path) -> Path:
 
 
 def _import_commands() -> None:
-    places = [entry.place for section in SECTIONS.values() for entry in section.values()]
+    places = [entry.import_path for section in SECTIONS.values() for entry in section.values()]
     modules = [place.partition(":")[0] for place in places]
     others = (
-        "checkpoint.exporting.command",
-        "checkpoint.importing.command",
-        "data.commands.index",
-        "data.commands.bench",
-        "aws.s3",
+        "hyperpod_kit.checkpoint.exporting.command",
+        "hyperpod_kit.checkpoint.importing.command",
+        "hyperpod_kit.data.commands.index",
+        "hyperpod_lab.data_bench.command",
+        "hyperpod_kit.aws.s3",
     )
-    for module in (*modules, *(f"hyperpod_kit.{name}" for name in others)):
+    for module in (*modules, *others):
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
 

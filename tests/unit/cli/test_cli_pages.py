@@ -10,12 +10,12 @@ from typing import Dict, List, Optional, Tuple
 
 import pytest
 
-from hyperpod_kit.cli import survey_page, usage_page
+from hyperpod_kit.cli import fleet_page, usage_page
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
+from hyperpod_kit.remote.fleet_status import FleetStatus
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.survey import Survey
 from hyperpod_kit.remote.target import NodeTarget
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J&\"'"
@@ -49,14 +49,14 @@ class Page(HTMLParser):
         self.words += data
 
 
-def survey() -> Survey:
+def survey() -> FleetStatus:
     mounts = tuple(
         # Full to a part that only counts where it serves.
         MountStatus(name, "lustre", f"/{name}", state, "", HOSTILE, used_bytes=849, free_bytes=151, nearly_full=True)
         for name, state in (("fsx", MountState.OK), ("home", MountState.STALE), ("data", MountState.FULL))
     )
     nodes = [NodeReport(NodeTarget(f"i-{n}", "workers", "compute", f"10.0.0.{n}"), mounts) for n in range(40)]
-    return Survey([*nodes, NodeReport(NodeTarget(HOSTILE, "workers", "compute", ""), error=HOSTILE)], 1.7e9, 3.0)
+    return FleetStatus([*nodes, NodeReport(NodeTarget(HOSTILE, "workers", "compute", ""), error=HOSTILE)], 1.7e9, 3.0)
 
 
 def is_whole(document: str) -> Page:
@@ -71,11 +71,11 @@ def is_whole(document: str) -> Page:
 
 
 def test_a_fleet_has_a_square_for_each_mount() -> None:
-    page = is_whole(survey_page.page("ml " + HOSTILE, survey()))
+    page = is_whole(fleet_page.page("ml " + HOSTILE, survey()))
     colours = [attributes["fill"] for tag, attributes in page.found if tag == "rect"]
-    assert len(colours) == 40 * 3 + 1 and colours.count(survey_page.SILENT) == 1
-    assert colours.count(survey_page.BAD) == 40 and "no answer" in page.words
-    assert colours.count(survey_page.NEARLY_FULL) == 40 and "nearly full" in page.words
+    assert len(colours) == 40 * 3 + 1 and colours.count(fleet_page.SILENT) == 1
+    assert colours.count(fleet_page.BAD) == 40 and "no answer" in page.words
+    assert colours.count(fleet_page.NEARLY_FULL) == 40 and "nearly full" in page.words
     assert page.words.count("84 % full") >= 40
 
 
@@ -104,14 +104,14 @@ def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
     total = sum(value for value in values)
     for area in areas:
         assert area.width * area.height == pytest.approx(area.value / total * 520_000, rel=1e-6, abs=1e-3)
-        assert area.left >= -1e-6 and area.left + area.width <= 1000 + 1e-6 and area.top + area.height <= 520 + 1e-6
+        assert area.x >= -1e-6 and area.x + area.width <= 1000 + 1e-6 and area.y + area.height <= 520 + 1e-6
     for one in areas:
         for other in areas:
             apart = (
-                one.left + one.width <= other.left + 1e-6
-                or other.left + other.width <= one.left + 1e-6
-                or one.top + one.height <= other.top + 1e-6
-                or other.top + other.height <= one.top + 1e-6
+                one.x + one.width <= other.x + 1e-6
+                or other.x + other.width <= one.x + 1e-6
+                or one.y + one.height <= other.y + 1e-6
+                or other.y + other.height <= one.y + 1e-6
             )
             assert one is other or apart
 
@@ -121,7 +121,7 @@ def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
 def test_a_browser_shows_them(tmp_path: Path) -> None:
     """Headless, with no network of its own: what it made of the page, and a picture that is not blank."""
     target = tmp_path / "fleet.html"
-    target.write_text(survey_page.page("ml " + HOSTILE, survey()))
+    target.write_text(fleet_page.page("ml " + HOSTILE, survey()))
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1100,900"]
     browser += ["--disable-background-networking", "--disable-sync", f"--user-data-dir={tmp_path}/profile"]
     seen = subprocess.run(

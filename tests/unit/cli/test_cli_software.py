@@ -109,11 +109,11 @@ def test_a_cluster_that_is_not_in_service_is_left_alone(running: Cloud, hk: Hk) 
 @pytest.mark.parametrize("words", ["0", "-1", "1.5", "10 %", "101%", "%", "", "³", "9" * 7])
 def test_a_batch_without_a_size_is_a_usage_error(words: str) -> None:
     with pytest.raises(UsageError):
-        software.rollout(words, 0)
+        software.parse_rollout(words, 0)
 
 
 def test_a_pause_needs_batches() -> None:
     with pytest.raises(UsageError, match="needs a size"):
-        software.rollout(None, 60)
-    assert software.rollout(None, 0).to_request() == {}
-    assert software.rollout("3", 5).to_request()["RollingUpdatePolicy"]["MaximumBatchSize"]["Value"] == 3
+        software.parse_rollout(None, 60)
+    assert software.parse_rollout(None, 0).to_request() == {}
+    assert software.parse_rollout("3", 5).to_request()["RollingUpdatePolicy"]["MaximumBatchSize"]["Value"] == 3

@@ -118,7 +118,7 @@ def taking() -> Set[Function]:
 def commands() -> Dict[str, Function]:
     """All of the command line's own."""
     entries = [(name, entry) for section in SECTIONS.values() for name, entry in section.items()]
-    parts = {name: entry.place.partition(":") for name, entry in entries}
+    parts = {name: entry.import_path.partition(":") for name, entry in entries}
     return {name: (module, function) for name, (module, _, function) in parts.items()}
 
 
@@ -184,7 +184,7 @@ def test_a_node_has_the_same_names_for_every_command(
     def no_way_in(live: object, ssh: object, targets: Sequence[NodeTarget], say: object) -> None:
         raise Unreachable(f"asked: {[target.instance_id for target in targets]}")
 
-    monkeypatch.setattr("hyperpod_kit.remote.way_in.way_in", no_way_in)
+    monkeypatch.setattr("hyperpod_kit.remote.transport_choice.choose_transport", no_way_in)
     answers: List[Tuple[int, str, str]] = []
     for word in (f"i-{1:08x}{0:09x}", "10.0.1.1", "ip-10-0-1-1", "ip-10-0-1-1.ec2.internal", "worker-group/0"):
         argument = ("--node", word) if name == "events" else (word,)

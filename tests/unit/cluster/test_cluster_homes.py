@@ -65,7 +65,7 @@ def fs(settings: Settings) -> str:
 
 
 def actions(observed: homes.Observed) -> dict[str, str]:
-    return {item.wanted.user: item.action for item in observed.items}
+    return {item.desired.user: item.action for item in observed.items}
 
 
 def points(aws: Any, settings: Settings) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def test_a_file_system_that_is_not_there(aws: Any, settings: Settings) -> None:
 
 def test_requests_are_what_the_api_takes(settings: Settings) -> None:
     longest = User("a" * 32, 60000, 60000)
-    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).wanted([ALICE, longest], [VISION]):
+    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).access_points([ALICE, longest], [VISION]):
         assert request_shape.problems("efs", "CreateAccessPoint", access_points.request(point)) == []
 
 
@@ -238,7 +238,7 @@ POINT = {
     "PosixUser": {"Uid": 2001, "Gid": 2001},
     "RootDirectory": {"Path": "/home/alice"},
 }
-WANTED = Homes("fs-0123456789abcdef0").wanted([ALICE], [])[0]
+WANTED = Homes("fs-0123456789abcdef0").access_points([ALICE], [])[0]
 
 
 def described(number: int, **fields: Any) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
 def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
     efs, clock = Efs(REGION), FakeClock()
     observed = homes.Observed(
-        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan([WANTED], []), (), None
+        "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan_changes([WANTED], []), (), None
     )
     creating = described(1, LifeCycleState="creating")
 
@@ -301,8 +301,8 @@ def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
 
 
 def test_which_of_several_is_taken_is_always_the_same() -> None:
-    there = [access_points.read(described(number)) for number in (9, 3)]
-    ours = access_points.read(described(12, Tags=[{"Key": USER_TAG, "Value": "alice"}]))
-    dying = access_points.read(described(1, LifeCycleState="deleting"))
-    assert access_points.plan([WANTED], [*there, dying])[0].found == there[1]
-    assert access_points.plan([WANTED], [*there, ours])[0].found == ours
+    there = [access_points.parse_access_point(described(number)) for number in (9, 3)]
+    ours = access_points.parse_access_point(described(12, Tags=[{"Key": USER_TAG, "Value": "alice"}]))
+    dying = access_points.parse_access_point(described(1, LifeCycleState="deleting"))
+    assert access_points.plan_changes([WANTED], [*there, dying])[0].existing == there[1]
+    assert access_points.plan_changes([WANTED], [*there, ours])[0].existing == ours

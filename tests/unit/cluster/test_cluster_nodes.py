@@ -7,7 +7,7 @@ from typing import Any, Sequence
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_ASKED, SageMaker
+from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_SENT, SageMaker
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, reboot, replace, resolve
 from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
 
@@ -42,7 +42,7 @@ class Fleet(SageMaker):
 
 def test_addresses_come_from_the_description_or_the_host_name() -> None:
     nodes = list_nodes(Fleet(), "demo")
-    assert [(node.group, node.instance_id, node.address, node.gone) for node in nodes] == [
+    assert [(node.group, node.instance_id, node.address, node.removed) for node in nodes] == [
         ("c", "i-0", "", True),
         ("w", "i-1", "10.0.0.9", False),
         ("w", "i-2", "10.0.0.10", False),
@@ -131,7 +131,7 @@ def test_a_batch_that_fails_hides_no_batch_that_was_accepted() -> None:
     assert done == [f"i-{number}" for number in range(25)] and len(refused) == 35
     assert refused[0] == {
         "NodeId": "i-25",
-        "ErrorCode": NOT_ASKED,
+        "ErrorCode": NOT_SENT,
         "Message": "BatchRebootClusterNodes demo: http://127.0.0.1:1 does not answer",
     }
     fleet._client = Client(0)

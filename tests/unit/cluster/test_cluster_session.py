@@ -14,7 +14,7 @@ from hyperpod_kit.cluster.session import (
     RESPONSE_VARIABLE,
     SshLogin,
     aws_command,
-    choose,
+    choose_node,
     plugin_start,
     require_running,
     ssh_config,
@@ -69,11 +69,11 @@ def test_the_token_is_no_argument_where_the_plugin_knows_better(version: str, by
 
 
 def test_the_controller_is_meant_when_nobody_is_named() -> None:
-    assert choose(NODES, live("head"), None) == NODES[0]
-    assert choose(NODES, live(), "head") == NODES[0]
-    assert choose(NODES[2:3], live(), None) == NODES[2]
+    assert choose_node(NODES, live("head"), None) == NODES[0]
+    assert choose_node(NODES, live(), "head") == NODES[0]
+    assert choose_node(NODES[2:3], live(), None) == NODES[2]
     with pytest.raises(UsageError, match="which node"):
-        choose(NODES, live(), None)
+        choose_node(NODES, live(), None)
 
 
 def test_no_session_with_a_node_that_goes() -> None:
@@ -96,7 +96,7 @@ def test_ssh_straight_to_the_address() -> None:
 def test_ssh_itself_reads_the_configuration(tmp_path: Path, direct: bool) -> None:
     """`ssh -G` prints what ssh makes of it. An index counts what is listed, gone nodes too, as NODE does."""
     access = SshLogin("ubuntu", "/my keys/id")
-    wanted = [one.instance_id for one in NODES if not one.gone]
+    wanted = [one.instance_id for one in NODES if not one.removed]
     file = tmp_path / "config"
     file.write_text(
         ssh_config("demo", "us-west-2", NODES, wanted, access, program="/opt/a b/hyperpod-kit", direct=direct)

@@ -181,7 +181,7 @@ def test_what_is_to_be_replaced_and_what_there_will_be() -> None:
     request = wanted(LifeCycleConfig={"SourceS3Uri": "s3://sagemaker-b/x/cccc/", "OnInitComplete": "x.sh"})
     request["InstanceGroups"][1]["InstanceCount"] = 5
     found = plan(live(), request)
-    assert found.old_groups == ("head",) and found.wanted == {"head": 1, "work": 5}
+    assert found.old_groups == ("head",) and found.desired == {"head": 1, "work": 5}
 
 
 @pytest.mark.parametrize("status", ["Updating", "Failed", "SystemUpdating"])

@@ -153,16 +153,16 @@ def test_a_change_is_not_done_before_aws_aims_at_it() -> None:
     """UpdateCluster has returned, and DescribeCluster still tells the old counts."""
     cloud = Scripted(("InService", {"Running": 2}, ""), ("InService", {"Running": 2}, ""))
     with pytest.raises(WaitTimeout, match=r"w 2 of 2 running, w: 3 wanted, 2 is what AWS aims at, v: 1 wanted, 0 is"):
-        go(wait_ready, cloud, wanted={"w": 3, "v": 1})
+        go(wait_ready, cloud, desired={"w": 3, "v": 1})
     cloud.target = 3
-    assert go(wait_ready, Scripted(("InService", {"Running": 3}, ""), target=3), wanted={"w": 3}).ready
+    assert go(wait_ready, Scripted(("InService", {"Running": 3}, ""), target=3), desired={"w": 3}).ready
 
 
 def test_a_change_that_aws_takes_back_is_a_failure() -> None:
     rolled_back = ("InService", {"Running": 2}, "no capacity")
     cloud = Scripted(("Updating", {"Running": 2}, ""), ("RollingBack", {"Running": 2}, ""), rolled_back)
     with pytest.raises(ClusterFailed, match="the change of cluster demo failed: no capacity; w: 3 wanted, 2 is"):
-        go(wait_ready, cloud, wanted={"w": 3})
+        go(wait_ready, cloud, desired={"w": 3})
     assert cloud.polls == 3
     # Without a wish AWS's own counts are believed, and its message is the caller's to tell.
     assert go(wait_ready, Scripted(rolled_back)).failure == "no capacity"
@@ -175,9 +175,9 @@ def test_a_message_of_an_earlier_change_fails_no_later_one() -> None:
         ("InService", {"Running": 3}, ""),
         target=3,
     )
-    assert go(wait_ready, cloud, wanted={"w": 3}, stale="old").ready and cloud.polls == 3
+    assert go(wait_ready, cloud, desired={"w": 3}, stale="old").ready and cloud.polls == 3
     with pytest.raises(ClusterFailed, match="new"):
-        go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), wanted={"w": 3}, stale="old")
+        go(wait_ready, Scripted(("InService", {"Running": 2}, "new"), target=3), desired={"w": 3}, stale="old")
 
 
 def event(number: int, description: str = "Instance creation failed", level: str = "Error") -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_where_nodes_come_continuously_failures_are_told_once_and_waiting_goes_o
     )
     cloud.events = [event(1), event(2, "lost orchestration-ready", "Warn"), event(3, "all is well", "Info")]
     noted: list[str] = []
-    assert go(wait_ready, cloud, wanted={"w": 2}, note=noted.append).ready and cloud.polls == 3
+    assert go(wait_ready, cloud, desired={"w": 2}, note=noted.append).ready and cloud.polls == 3
     assert noted == ["w i-1: Instance creation failed: reason of e1"]
     late = Scripted(("InService", {"Running": 1}, ""), continuous=True)
     late.events = [event(1)]

@@ -88,6 +88,6 @@ def test_places_are_plain_and_apart() -> None:
         for version in ("1:2.6.1-1ubuntu1.2", "2.6.2-4+deb12u1~x")
         for arch in ("x86_64", "arm64", "all")
     ]
-    places = [package.place for package in packages]
+    places = [package.bundle_path for package in packages]
     assert len(set(places)) == len(places)
     assert places[0] == "packages/x86_64/nfs-common_2.6.1-1ubuntu1.2_amd64.deb"

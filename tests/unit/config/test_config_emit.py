@@ -13,7 +13,7 @@ from hyperpod_kit.aws.request_shape import problems
 from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.cluster import InstanceGroup
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
@@ -113,8 +113,8 @@ def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create()
     second = LustreMount("scratch", "/fsx2", "fs-0123456789abcdef2.fsx.us-east-1.amazonaws.com", "second")
     for mode, theirs in (("on_create", set()), ("on_init_complete", {"fsx", "homes"}), ("ami_only", {"fsx", "homes"})):
         config = configuration(mode)
-        more = [WrittenMount(mount, "") for mount in (replace(zfs, groups=("worker-group",)), other, second)]
-        config = replace(config, written_mounts=(*config.written_mounts, *more))
+        more = [SourcedMount(mount, "") for mount in (replace(zfs, groups=("worker-group",)), other, second)]
+        config = replace(config, sourced_mounts=(*config.sourced_mounts, *more))
         assert {mount.name for mount in config.node_config().mounts if mount.platform} == theirs
         controller, worker = (
             group.get("InstanceStorageConfigs", []) for group in create_cluster_request(config, URI)["InstanceGroups"]

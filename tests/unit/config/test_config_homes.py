@@ -130,6 +130,6 @@ def test_the_file_of_ids_is_written_once_and_only_when_it_changes(config: Path) 
     ],
 )
 def test_a_file_that_is_not_ours_is_refused(config: Path, text: str) -> None:
-    access_points.place(config).write_text(text)
+    access_points.companion_path(config).write_text(text)
     with pytest.raises(ConfigError, match="not a list of access points"):
         load(config)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.config.answers import Answers
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import create_cluster_request, provisioning_parameters
 from hyperpod_kit.config.findings import errors
-from hyperpod_kit.config.imported import from_aws, lifecycle_source
+from hyperpod_kit.config.from_aws import lifecycle_source, read_cluster
+from hyperpod_kit.config.init_answers import Answers
 from hyperpod_kit.config.starter import fill
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
@@ -55,7 +55,7 @@ def test_every_request_comes_back_as_it_was() -> None:
         settings = settings_of(chosen)[0]
         request = create_cluster_request(settings, URI)
         legacy = provisioning_parameters(settings)
-        found = from_aws(request, json.loads(legacy) if legacy else None)
+        found = read_cluster(request, json.loads(legacy) if legacy else None)
         again, problems = decode(fill(found.values, Answers(region="us-east-1")))
         assert problems == [] and errors(validate(again)) == [], (chosen, problems, validate(again))
         assert create_cluster_request(again, URI) == request, chosen
@@ -80,7 +80,7 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
     for one in live["InstanceGroups"]:
         del one["InstanceCount"]  # type: ignore[attr-defined]
     assert lifecycle_source(live) == "s3://sagemaker-mine/lifecycle/"
-    found = from_aws(live, LEGACY)
+    found = read_cluster(live, LEGACY)
     settings, problems = decode(fill(found.values, Answers()))
     assert problems == [] and errors(validate(settings)) == []
     cluster = settings.cluster
@@ -98,7 +98,7 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
 
 
 def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
-    found = from_aws(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
+    found = read_cluster(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
     vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
     answers = Answers(name="x", region="eu-west-1", execution_role=ROLE, worker_type="ml.p5.48xlarge", workers=8, **vpc)
     settings, problems = decode(fill(found.values, answers))
@@ -156,7 +156,7 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
     ],
 )
 def test_what_cannot_be_said_is_named(cluster: Any, note: str) -> None:
-    found = from_aws(copy.deepcopy(cluster), None)
+    found = read_cluster(copy.deepcopy(cluster), None)
     assert any(note in one for one in found.notes), found.notes
     fill(found.values, Answers())
 
@@ -169,11 +169,11 @@ def test_the_login_group_of_awss_template_is_left_out_where_there_is_none() -> N
         "login_group": "my-login-group",
         "worker_groups": [{"instance_group_name": "a", "partition_name": "dev"}],
     }
-    found = from_aws([group("head"), group("a")], parameters)
+    found = read_cluster([group("head"), group("a")], parameters)
     assert "login_group" not in found.values and found.notes[0] == (
         "login_group `my-login-group`: the cluster has no instance group of that name"
     )
-    assert from_aws([group("head"), group("my-login-group")], parameters).values["login_group"] == "my-login-group"
+    assert read_cluster([group("head"), group("my-login-group")], parameters).values["login_group"] == "my-login-group"
 
 
 def test_two_file_systems_and_groups_that_have_one_only() -> None:
@@ -183,7 +183,7 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
         group("head", InstanceStorageConfigs=[{"FsxLustreConfig": lustre}]),
         group("gpu", InstanceStorageConfigs=[{"FsxLustreConfig": other}, {"EbsVolumeConfig": {"VolumeSizeInGB": 9}}]),
     ]
-    found = from_aws(groups, {**LEGACY, "fsx_dns_name": lustre["DnsName"], "fsx_mountname": "abc"})
+    found = read_cluster(groups, {**LEGACY, "fsx_dns_name": lustre["DnsName"], "fsx_mountname": "abc"})
     mounts = found.values["hyperpod_kit"]["mounts"]
     assert [(mount["name"], mount["path"], mount["groups"]) for mount in mounts] == [
         ("fsx", "/fsx", ["head"]),
@@ -208,7 +208,7 @@ def test_two_file_systems_and_groups_that_have_one_only() -> None:
 )
 def test_what_is_no_cluster(cluster: Any, parameters: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        from_aws(cluster, parameters)
+        read_cluster(cluster, parameters)
 
 
 def test_odd_values_never_break_it() -> None:
@@ -228,7 +228,7 @@ def test_odd_values_never_break_it() -> None:
                 inner = inner[key]
             inner[key_path[-1]] = odd
             try:
-                found = from_aws(request, None)
+                found = read_cluster(request, None)
                 values = fill(found.values, Answers(region="us-east-1"))
             except ConfigError:
                 continue
@@ -242,7 +242,7 @@ def test_odd_values_never_break_it() -> None:
             inner[key_path[-1]] = odd
             for cluster in (None, [group("head"), group("gpu")]):
                 try:
-                    values = fill(from_aws(cluster, legacy).values, Answers())
+                    values = fill(read_cluster(cluster, legacy).values, Answers())
                 except ConfigError:
                     continue
                 validate(decode(values)[0])
@@ -263,7 +263,7 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
             for name, kind, count in (("controller-group", "ml.m5.xlarge", 1), ("worker-group", "trn1.32xlarge", 4))
         ]
     }
-    found = from_aws(listing, None)
+    found = read_cluster(listing, None)
     kit = found.values["hyperpod_kit"]
     assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
     assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes
@@ -295,13 +295,13 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
 def test_names_say_who_is_who_where_nothing_else_does_and_they_say_it_once(
     names: tuple[str, ...], controller: str | None, login: str | None
 ) -> None:
-    values = from_aws([group(name) for name in names], None).values
+    values = read_cluster([group(name) for name in names], None).values
     assert (values.get("controller_group"), values.get("login_group")) == (controller, login)
 
 
 def test_what_awss_file_says_of_roles_counts_more_than_names() -> None:
     legacy = {**LEGACY, "controller_group": "gpu-0"}
-    values = from_aws([group("gpu-0"), group("controller-group")], legacy).values
+    values = read_cluster([group("gpu-0"), group("controller-group")], legacy).values
     assert values["controller_group"] == "gpu-0"
 
 
@@ -326,7 +326,7 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
     }
     for cluster in (request, None):
         vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
-        found = from_aws(cluster, legacy)
+        found = read_cluster(cluster, legacy)
         answers = Answers(name="old", region="eu-west-1", execution_role=ROLE, **({} if cluster else vpc))
         settings, problems = decode(fill(found.values, answers))
         assert problems == [] and errors(validate(settings)) == []

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.earlier_scripts import survey
 from hyperpod_kit.config.findings import errors
-from hyperpod_kit.config.starter import keep
+from hyperpod_kit.config.legacy_scripts import classify_scripts
+from hyperpod_kit.config.starter import add_legacy_scripts
 from hyperpod_kit.config.validate import validate
 from tests.property.every_field import document
 
@@ -36,7 +36,7 @@ def fates(lines: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_each_file_of_awss_set_has_a_line() -> None:
-    found = survey(AWS, {"config.py": CONFIG}, "earlier", "on_create.sh")
+    found = classify_scripts(AWS, {"config.py": CONFIG}, "earlier", "on_create.sh")
     fate = fates(found.lines)
     assert sorted(fate) == sorted(AWS)
     assert fate["mount_fsx.sh"] == "done by hyperpod_kit.mounts, kind lustre"
@@ -57,7 +57,7 @@ def test_each_file_of_awss_set_has_a_line() -> None:
 
 def test_what_is_kept_is_a_configuration() -> None:
     values = document()
-    values["hyperpod_kit"]["scripts"] = list(survey(AWS, {}, "earlier").scripts)
+    values["hyperpod_kit"]["scripts"] = list(classify_scripts(AWS, {}, "earlier").scripts)
     settings, findings = decode(values)
     found = [*findings, *validate(settings)]
     assert [one.code for one in found if one.path.startswith("hyperpod_kit.scripts")] == ["HPK-O009"], "time, a warning"
@@ -76,17 +76,17 @@ def test_a_script_that_would_fail_on_every_node_is_left_out(mounts: list[tuple[s
     """AWS's own lifecycle_script.py starts fsx_ubuntu.sh only where it has mounted FSx."""
     listed = [{"kind": kind, "name": path[1:], "path": path} for kind, path in mounts]
     values: dict[str, Any] = {"hyperpod_kit": {"mounts": listed}}
-    earlier = replace(survey(AWS, {"config.py": CONFIG}, "earlier"), steps={})
-    assert keep(values, earlier) == left_out
+    earlier = replace(classify_scripts(AWS, {"config.py": CONFIG}, "earlier"), steps={})
+    assert add_legacy_scripts(values, earlier) == left_out
     names = [script["name"] for script in values["hyperpod_kit"]["scripts"]]
     assert ("ubuntu-home" in names) is not bool(left_out) and "enroot" in names
 
 
 def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
-    earlier = survey([*AWS, "observability/install_node_exporter.sh"], {"config.py": b""}, "earlier")
+    earlier = classify_scripts([*AWS, "observability/install_node_exporter.sh"], {"config.py": b""}, "earlier")
     values = document()
     del values["hyperpod_kit"]["steps"]
-    assert keep(values, earlier) == ["your script `ubuntu-home`: homes lie on the mount at /home"]
+    assert add_legacy_scripts(values, earlier) == ["your script `ubuntu-home`: homes lie on the mount at /home"]
     assert set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
     settings, _ = decode(values)
     assert [one for one in errors(validate(settings)) if "steps" in one.path] == []
@@ -96,13 +96,13 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
         bare["hyperpod_kit"].pop(key, None)
     for key in ("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "bucketname"):
         bare.pop(key)
-    [_, left_out] = keep(bare, earlier)
+    [_, left_out] = add_legacy_scripts(bare, earlier)
     assert left_out.startswith("hyperpod_kit.steps.ssh_between_nodes: nodes cannot find each other's host keys")
     assert "ssh_between_nodes" not in bare["hyperpod_kit"]["steps"]
 
 
 def test_without_a_directory_they_are_lost_and_it_is_said() -> None:
-    found = survey(AWS, {}, None)
+    found = classify_scripts(AWS, {}, None)
     assert found.scripts == ()
     assert fates(found.lines)["utils/install_enroot_pyxis.sh"] == (
         "lost, unless it is kept as a script of yours: --scripts DIR"
@@ -110,17 +110,17 @@ def test_without_a_directory_they_are_lost_and_it_is_said() -> None:
 
 
 def test_a_file_of_somebodys_own_among_awss() -> None:
-    fate = fates(survey([*AWS, "utils/license.sh"], {}, "earlier").lines)
+    fate = fates(classify_scripts([*AWS, "utils/license.sh"], {}, "earlier").lines)
     assert fate["utils/license.sh"].startswith("lost: no file of AWS's set; list it under hyperpod_kit.scripts")
 
 
 def test_a_set_of_somebodys_own_is_kept_whole() -> None:
-    found = survey(["setup.sh", "lib/x.sh"], {}, "earlier", "setup.sh")
+    found = classify_scripts(["setup.sh", "lib/x.sh"], {}, "earlier", "setup.sh")
     assert found.scripts == (
         {"name": "earlier", "path": "earlier", "run": "setup.sh", "when": "after-mounts", "timeout": 900},
     )
     assert found.lines[0] == "lib/x.sh: kept, of your script `earlier`" and "runs whole" in found.notes[0]
-    assert "lost: there is no on_create.sh" in survey(["setup.sh"], {}, "earlier").lines[0]
+    assert "lost: there is no on_create.sh" in classify_scripts(["setup.sh"], {}, "earlier").lines[0]
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,13 @@ def test_a_set_of_somebodys_own_is_kept_whole() -> None:
 )
 def test_config_py_is_never_run_and_may_be_anything(text: bytes) -> None:
     """What it does not say is taken as on: rather a script too much than one lost."""
-    fate = fates(survey(AWS, {"config.py": text}, "earlier").lines)
+    fate = fates(classify_scripts(AWS, {"config.py": text}, "earlier").lines)
     assert fate["setup_sssd.py"].startswith("kept as your script `sssd`; hyperpod_kit.steps.sssd does it")
 
 
 def test_shared_users() -> None:
     text = b"alice,2001,/fsx/alice\n\n# a comment\n bob , 2002 ,/home/bob\nbroken\neve,0x1,/fsx/eve\n\xff,1,/x\n"
-    found = survey(AWS, {"shared_users.txt": text}, None)
+    found = classify_scripts(AWS, {"shared_users.txt": text}, None)
     assert [(user["name"], user["uid"], user["gid"]) for user in found.users][:2] == [
         ("alice", 2001, 2001),
         ("bob", 2002, 2002),

@@ -243,7 +243,7 @@ def main() -> int:
     options.add_argument("--lines", type=int, default=1_000_000)
     options.add_argument("--rows", type=Path, required=True)
     given = options.parse_args()
-    if json_lines.decode is json_lines.by_json:
+    if json_lines.decode is json_lines.decode_by_json:
         print("orjson is not installed")
         return 1
     given.rows.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.ledger_check import LedgerReport, check
+from hyperpod_kit.data.sample_log_check import SampleLogReport, check
 
 FORK = multiprocessing.get_context("fork")
 RANKS = (1, 2, 3, 4, 8)
@@ -37,7 +37,7 @@ class Torture(NamedTuple):
     kills: int
     restarts: int
     steps: int
-    report: LedgerReport
+    report: SampleLogReport
     consumed: dict[int, list[Any]]
     """Position -> what all ranks received at the step there, by position, without what was rolled back."""
 

@@ -18,7 +18,7 @@ from hyperpod_kit.data import (
     order_of,
 )
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.sample_log_check import check
 from hyperpod_kit.errors import BadRecord
 
 BAD = (5, 6, 19)

@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.megatron import MegatronTokens, write
+from hyperpod_kit.data.megatron import MegatronTokens, write_documents
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 
@@ -81,7 +81,7 @@ def test_what_was_damaged_is_not_split(small, tmp_path, capsys):
 def test_megatrons_files_by_its_own_layout(tmp_path):
     """The bytes as Megatron-LM's indexed_dataset.py defines them."""
     prefix = str(tmp_path / "c")
-    assert write(prefix, [[1, 2, 3], [], [65_000]], 65_100) == (3, 4)
+    assert write_documents(prefix, [[1, 2, 3], [], [65_000]], 65_100) == (3, 4)
     raw = (tmp_path / "c.idx").read_bytes()
     assert raw[:9] == b"MMIDIDX\x00\x00" and struct.unpack("<QBQQ", raw[9:34]) == (1, 8, 3, 4)
     assert np.frombuffer(raw, "<i4", 3, 34).tolist() == [3, 0, 1]
@@ -90,15 +90,15 @@ def test_megatrons_files_by_its_own_layout(tmp_path):
     assert (tmp_path / "c.bin").read_bytes() == np.array([1, 2, 3, 65_000], "<u2").tobytes()
     found = MegatronTokens(prefix)
     assert [found[n].tolist() for n in range(3)] == [[1, 2, 3], [], [65_000]]
-    write(prefix, [[70_000]], 100_000)
+    write_documents(prefix, [[70_000]], 100_000)
     assert MegatronTokens(prefix)[0].tolist() == [70_000]
     with pytest.raises(DataError, match="expected below 10"):
-        write(prefix, [[10]], 10)
+        write_documents(prefix, [[10]], 10)
 
 
 def test_windows_out_of_megatrons_files(tmp_path):
     documents = [[n] * (n % 9) for n in range(200)]
-    write(str(tmp_path / "c"), documents, 300)
+    write_documents(str(tmp_path / "c"), documents, 300)
     tokens = MegatronTokens(str(tmp_path / "c"))
     order = ShuffledOrder(len(tokens), 3, tokens.block_for())
     packed = PackedDataset(tokens, None, tokens.lengths, window=10, order=order)
@@ -111,7 +111,7 @@ def test_windows_out_of_megatrons_files(tmp_path):
 
 def test_megatrons_files_are_read_as_other_files_are(tmp_path):
     """Across the repair of a mount, and not when they have changed: a mapping of them would end the trainer."""
-    write(str(tmp_path / "c"), [[n] * 30_000 for n in range(4)], 300)
+    write_documents(str(tmp_path / "c"), [[n] * 30_000 for n in range(4)], 300)
     tokens, hasty = MegatronTokens(str(tmp_path / "c")), MegatronTokens(str(tmp_path / "c"), patience=0)
     assert [set(one.tolist()) for one in tokens.__getitems__([3, 0])] == [{3}, {0}]
     os.rename(tmp_path / "c.bin", tmp_path / "gone")
@@ -129,14 +129,14 @@ def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
     (tmp_path / "c.idx").write_bytes(b"something else" * 10)
     with pytest.raises(DataError, match="no index of Megatron's"):
         MegatronTokens(str(tmp_path / "c"))
-    write(str(tmp_path / "c"), [[1, 2]], 10)
+    write_documents(str(tmp_path / "c"), [[1, 2]], 10)
     (tmp_path / "c.bin").write_bytes(b"1")
     with pytest.raises(DataError, match="has 1 bytes, expected 4"):
         MegatronTokens(str(tmp_path / "c"))
     (tmp_path / "c.bin").unlink()
     with pytest.raises(DataError, match=r"there is no .*c\.bin"):
         MegatronTokens(str(tmp_path / "c"))
-    write(str(tmp_path / "c"), [[1, 2], [3]], 10)
+    write_documents(str(tmp_path / "c"), [[1, 2], [3]], 10)
     index = bytearray((tmp_path / "c.idx").read_bytes())
     struct.pack_into("<q", index, 34 + 2 * 4 + 8, 1 << 40)  # where the second document begins
     (tmp_path / "c.idx").write_bytes(index)
@@ -161,61 +161,3 @@ def test_tokenize_by_a_tokenizers_file(tmp_path, capsys):
     assert [found[n].tolist() for n in (0, 1001)] == [[4, 0], [2, 3, 4, 0]]
     assert run(words) == 1 and "no text in 'text'" in capsys.readouterr().err
     assert run([*words, "--field", "body", "--end", "</s>"]) == 2
-
-
-def test_bench_says_what_this_machine_does(tmp_path, capsys):
-    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "200"]) == 0
-    capsys.readouterr()
-    assert run(["data", "bench", str(tmp_path / "c"), "--samples", "128", "--workers", "0,1", "--json"]) == 0
-    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
-    assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
-    assert found["index, cold"]["bytes"] == 3 * 200 * 1024
-    assert found["ElasticLoader, not decoded, cold"]["samples"] == 128
-    assert all(row["processor"] > 0 for row in found.values()), "what workers used counts when they have ended"
-    assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
-    assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2
-
-
-RIVALS = """
-class Fast:
-    name, module = "fast", "json"
-    def prepare(self, paths, folder):
-        open(folder + "/copy", "w").write(str(len(paths)))
-    def loader(self, paths, folder, batch, workers):
-        assert open(folder + "/copy").read() == "3"
-        return iter(lambda: [0] * batch, None)
-
-class Failing(Fast):
-    name, module = "failing", "os"
-    def loader(self, paths, folder, batch, workers):
-        raise OSError("no shared memory")
-
-class Broken(Fast):
-    name, module = "broken", "re"
-    def prepare(self, paths, folder):
-        raise ImportError
-
-class Absent(Fast):
-    name, module = "absent", "hpk_no_such_module"
-
-class Other(Fast):
-    name = "another way of the same library"
-
-RIVALS = (Fast, Failing, Broken, Absent, Other)
-"""
-
-
-def test_bench_beside_other_loaders(tmp_path, capsys):
-    (tmp_path / "rivals.py").write_text(RIVALS)
-    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "50"]) == 0
-    capsys.readouterr()
-    words = ["--samples", "64", "--workers", "0", "--passes", "3", "--rivals", str(tmp_path / "rivals.py")]
-    assert run(["data", "bench", str(tmp_path / "c"), *words]) == 0
-    said = capsys.readouterr()
-    assert "absent: not installed\n" in said.out and "broken: ImportError: \n" in said.out
-    assert "failing, 0 workers: OSError: no shared memory\n" in said.out
-    assert "fast, 0 workers" in said.out and "fast, 0 workers: 3 of 3" in said.err
-    assert "another way of the same library, 0 workers" in said.out
-    assert " us of processor a sample\n" in said.out
-    assert run(["data", "bench", str(tmp_path / "c"), "--rivals", str(tmp_path / "none.py")]) == 2
-    assert run(["data", "bench", str(tmp_path / "c"), "--passes", "0"]) == 2

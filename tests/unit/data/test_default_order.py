@@ -26,9 +26,9 @@ from hyperpod_kit.data import (
 from hyperpod_kit.data.block_cuts import BlockCuts
 from hyperpod_kit.data.default_order import RowGroups, order_for
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.ledger_check import check
 from hyperpod_kit.data.mixing import mixing_of
-from hyperpod_kit.data.reading import chunks, source_files, windows
+from hyperpod_kit.data.reading import chunks, coalesced_reads, source_files
+from hyperpod_kit.data.sample_log_check import check
 from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
@@ -93,7 +93,7 @@ class Sizes:
 def test_the_default_mixes_as_a_uniform_shuffle(samples, size):
     order = order_for(Sizes(samples, size), 1)
     assert mixing_of(order).share >= 0.8
-    assert order.block * order.lanes * size <= (windows.MEMORY if size <= 4096 else source_files.MEMORY)
+    assert order.block * order.lanes * size <= (coalesced_reads.MEMORY if size <= 4096 else source_files.MEMORY)
     groups = samples / (order.block * order.lanes)
     assert groups < 1 or groups > 100 or groups % 1 > 0.9 or groups % 1 == 0, "no last group of few lanes"
 
@@ -225,24 +225,24 @@ def lines_of(folder, count, size):
     return build([str(folder)], str(folder / "index")).index
 
 
-def windows_of(data: IndexedDataset) -> windows.ReadWindows:
+def windows_of(data: IndexedDataset) -> coalesced_reads.CoalescedReads:
     lines: Any = data._reader("lines")
     return lines.windows
 
 
 def test_the_blocks_that_are_read_side_by_side_fit_into_memory(tmp_path, monkeypatch):
     """Each is read once, as one piece: of a tenth of all sizes, as the memory is."""
-    monkeypatch.setattr(windows, "MEMORY", windows.MEMORY // 10)
+    monkeypatch.setattr(coalesced_reads, "MEMORY", coalesced_reads.MEMORY // 10)
     monkeypatch.setattr(default_order, "BLOCK", default_order.BLOCK // 10)
     monkeypatch.setattr(block_cuts, "BLOCK", default_order.BLOCK)
     index = lines_of(tmp_path / "lines", 60_000, 500)
     data = IndexedDataset(index, decode=False)
-    assert index.bytes > 2 * windows.MEMORY
+    assert index.bytes > 2 * coalesced_reads.MEMORY
     loader = ElasticLoader(data, 256, collate_fn=list)
     most = 0
     for _ in loader:
-        most = max(most, windows_of(data)._held)
-    assert 0 < most <= windows.MEMORY
+        most = max(most, windows_of(data)._held_bytes)
+    assert 0 < most <= coalesced_reads.MEMORY
     assert data.bytes_read < 1.1 * index.bytes, "and none is read again"
 
 
@@ -258,16 +258,16 @@ def test_objects_are_fetched_by_blocks(tmp_path, monkeypatch):
     """A chunk is a block; of a long one several, and of little data as long as can be."""
     index = lines_of(tmp_path / "lines", 5000, 50)
     cuts = BlockCuts(index)
-    assert list(cuts.of_object(index.file(0))) == []
+    assert list(cuts.object_bounds(index.file(0))) == []
     monkeypatch.setattr(block_cuts, "MEMORY", 1000)
     monkeypatch.setattr(block_cuts, "BLOCK", 1)
     cuts.read_by(700)
     starts = index.places(np.arange(0, 5000, 700))[0].tolist()
-    assert list(cuts.of_object(index.file(0))) == starts
+    assert list(cuts.object_bounds(index.file(0))) == starts
     monkeypatch.setattr(chunks, "CHUNK", 30_000)
-    found = list(chunks.cut(index.file(0).size, starts))
+    found = list(chunks.chunk_bounds(index.file(0).size, starts))
     assert found == sorted({*starts, *(start + 30_000 for start in starts[:-1]), index.file(0).size})
-    assert list(chunks.cut(70_000)) == [0, 30_000, 60_000, 70_000]
+    assert list(chunks.chunk_bounds(70_000)) == [0, 30_000, 60_000, 70_000]
 
 
 def test_samples_that_do_not_lie_in_their_order_are_read_by_themselves(tmp_path):

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from hyperpod_kit.data.even_draw import _ONE, LEAST, EvenDraw
+from hyperpod_kit.data.even_draw import _UNIT, LEAST, EvenDraw
 
 BLENDS = {
     "one": lambda rng: [2.5],
@@ -30,7 +30,7 @@ FAR = (1 << 20) - 3000, 987_654_321, (1 << 44) + 12_345
 def test_no_prefix_is_off_by_a_sample_of_any_set(name):
     shares = [float(one) for one in BLENDS[name](np.random.default_rng(1))]
     draw = EvenDraw(shares, seed=3)
-    assert draw.weights.sum() == _ONE
+    assert draw.weights.sum() == _UNIT
     assert np.abs(np.array(draw.shares) - np.array(shares) / sum(shares)).max() <= 2.0**-41
     for begin in (0, *FAR):
         assert_even(draw, begin, 30_000)
@@ -41,17 +41,19 @@ def assert_even(draw, begin, places):
     sets, before = draw.at(np.arange(begin, begin + places))
     place = np.arange(begin, begin + places, dtype=object)
     weight, made = draw.weights[sets].astype(object), before.astype(object)
-    early = (made + 1) * _ONE - (place + 1) * weight  # behind a draw its set is furthest ahead, before it furthest back
-    late = place * weight - made * _ONE
-    assert max(early) < _ONE and max(late) < _ONE
+    early = (made + 1) * _UNIT - (
+        place + 1
+    ) * weight  # behind a draw its set is furthest ahead, before it furthest back
+    late = place * weight - made * _UNIT
+    assert max(early) < _UNIT and max(late) < _UNIT
     by_set = np.argsort(sets, kind="stable")
     steps = np.diff(before[by_set])[np.diff(sets[by_set]) == 0]
     assert (steps == 1).all()
     last = sorted(dict(zip(sets.tolist(), before.tolist(), strict=True)).items())
-    assert all(abs((made + 1) * _ONE - (begin + places) * int(draw.weights[one])) < _ONE for one, made in last)
+    assert all(abs((made + 1) * _UNIT - (begin + places) * int(draw.weights[one])) < _UNIT for one, made in last)
     if not begin:  # and those that were not drawn yet
         never = np.setdiff1d(np.arange(len(draw.weights)), sets)
-        assert (draw.weights[never] * places < _ONE).all()
+        assert (draw.weights[never] * places < _UNIT).all()
 
 
 def test_it_is_the_same_wherever_it_is_asked_first():

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.sample_log_check import check
 from tests.support import warm
 from tests.unit.data.proof import PROGRAM, losses_under_kills
 

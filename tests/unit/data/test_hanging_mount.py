@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from hyperpod_kit.data.bulk.staging import OWN
+from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY
 from tests.support.serving_fuse import serving_mount
 from tests.support.silent_fuse import silent_mount
 from tests.support.wait import until
@@ -96,7 +96,7 @@ def test_a_destination_that_hangs_later(tmp_path, mount):
     with subprocess.Popen(
         [sys.executable, "-m", "hyperpod_kit.data.cli", *words], stderr=subprocess.PIPE, text=True
     ) as command:
-        parts = place / "copy" / OWN / "parts"
+        parts = place / "copy" / WORK_DIRECTORY / "parts"
         until(lambda: parts.is_dir() and any(parts.iterdir()))
         daemon.send_signal(signal.SIGSTOP)
         try:

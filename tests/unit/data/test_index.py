@@ -81,10 +81,10 @@ def test_nothing_is_read_again_and_only_what_changed(tmp_path):
         (tmp_path / f"{n}.txt").write_text(f"{n}\n")
     first = build([str(tmp_path)])
     again = build([str(tmp_path)])
-    assert (first.read, first.known, again.read, again.known) == (4, 0, 0, 4)
+    assert (first.read, first.reused, again.read, again.reused) == (4, 0, 0, 4)
     (tmp_path / "2.txt").write_text("two\n2\n")
     changed = build([str(tmp_path)])
-    assert (changed.read, changed.known, changed.index.samples) == (1, 3, 5)
+    assert (changed.read, changed.reused, changed.index.samples) == (1, 3, 5)
     assert first.index.data == again.index.data != changed.index.data
 
 
@@ -98,8 +98,8 @@ def test_it_goes_on_where_a_run_was_cut(tmp_path):
         parts.write_bytes(data[:cut])
         os.unlink(tmp_path / ".hpk-index" / "index.json")
         found = build([str(tmp_path)])
-        assert found.index.data == whole.index.data and found.read + found.known == 9
-        assert (found.known > 0) == (cut > 200)
+        assert found.index.data == whole.index.data and found.read + found.reused == 9
+        assert (found.reused > 0) == (cut > 200)
 
 
 def test_a_changed_file_is_refused_with_both_fingerprints(tmp_path):

@@ -47,12 +47,12 @@ def test_orjson_gives_what_json_gives():
     """`python -m tests.unit.data.json_fuzz` does a million."""
     import orjson
 
-    ends, wrong = json_fuzz.differences(1, LINES, json_lines.with_orjson(orjson.loads))
+    ends, wrong = json_fuzz.differences(1, LINES, json_lines.decoder_with_orjson(orjson.loads))
     assert not wrong
     assert min(ends[name] for name in ("value", "JSONDecodeError", "UnicodeDecodeError", "RecursionError")) > 0
 
 
-@pytest.mark.parametrize("decode", [json_lines.by_json, json_lines.with_orjson(refuses_nothing)])
+@pytest.mark.parametrize("decode", [json_lines.decode_by_json, json_lines.decoder_with_orjson(refuses_nothing)])
 def test_without_it_too(decode):
     assert json_fuzz.differences(2, LINES // 3, decode)[1] == []
 
@@ -79,7 +79,7 @@ def test_the_fuzz_sees_what_is_not_looked_at():
 def test_integers_beyond_64_bits(number, text):
     for blanks in range(8):
         line = (" " * blanks + text.format(number)).encode()
-        assert json_fuzz.outcome(json_lines.with_orjson(stand_in), line) == json_fuzz.outcome(json.loads, line)
+        assert json_fuzz.outcome(json_lines.decoder_with_orjson(stand_in), line) == json_fuzz.outcome(json.loads, line)
 
 
 @pytest.mark.parametrize("filler", ["", LONG])
@@ -96,7 +96,7 @@ def test_what_is_deep_is_left_to_json(filler, begin, end):
 
     line = (begin * 1000 + f'"{filler}"' + end * 1000).encode()
     with pytest.raises(RecursionError):
-        json_lines.with_orjson(takes_all)(line)
+        json_lines.decoder_with_orjson(takes_all)(line)
     assert asked == [line]
 
 
@@ -113,7 +113,7 @@ def test_what_is_plain_is_decoded_once(monkeypatch):
     expected = list(map(json.loads, lines))
     loads = json.loads
     monkeypatch.setattr(json, "loads", lambda line: pytest.fail(f"{line[:80]!r} was decoded again"))
-    assert list(map(json_lines.with_orjson(loads), lines)) == expected
+    assert list(map(json_lines.decoder_with_orjson(loads), lines)) == expected
 
 
 def test_a_bad_line_is_named_as_before(tmp_path):

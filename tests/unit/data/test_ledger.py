@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hyperpod_kit.data import ElasticLoader, SequentialOrder
-from hyperpod_kit.data.ledger_check import check
 from hyperpod_kit.data.packing import WindowOrder
+from hyperpod_kit.data.sample_log_check import check
 from hyperpod_kit.errors import DataError
 
 

@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hyperpod_kit.data import ElasticLoader
-from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.sample_log_check import check
 from hyperpod_kit.errors import DataError
 
 COUNT, BATCH = 40, 4

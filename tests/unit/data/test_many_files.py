@@ -23,7 +23,7 @@ from hyperpod_kit.data.index.build import build
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 made = build([sys.argv[1]], sys.argv[2])
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"read": made.read, "known": made.known, "samples": made.index.samples, "kib": after - before}))
+print(json.dumps({"read": made.read, "known": made.reused, "samples": made.index.samples, "kib": after - before}))
 """
 A_FILE = 4096
 """Bytes of memory that a file may cost while it is indexed."""

@@ -13,7 +13,7 @@ from moto import mock_aws
 from hyperpod_kit.data import DiskCache, ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.reading import chunks, objects
-from hyperpod_kit.data.reading.patient import PatientFiles
+from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 
@@ -105,7 +105,7 @@ def test_what_a_mount_is_replaced_by_has_its_bytes(bucket, tmp_path):
     os.rename(folder, tmp_path / "gone")
     body = bucket.get_object(Bucket="corpus", Key="run/a1.jsonl")["Body"].read()
     bucket.put_object(Bucket="corpus", Key="run/a1.jsonl", Body=body.replace(b"1", b"2"))
-    files = PatientFiles(0.0, {str(folder): "s3://corpus/run"})
+    files = RetryingFiles(0.0, {str(folder): "s3://corpus/run"})
     assert len(files.read(index.file(0), 0, 10)) == 10
     with pytest.raises(DataUnavailable, match="it has other bytes than what was indexed"):
         files.read(index.file(1), 0, 10)
@@ -118,7 +118,7 @@ def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
         bucket.download_file("corpus", f"run/a{part}.jsonl", str(folder / f"a{part}.jsonl"))
     index = build([str(folder)], str(tmp_path / "index")).index
     os.rename(folder, tmp_path / "gone")
-    files = PatientFiles(0.0, {str(folder): "s3://corpus/run"})
+    files = RetryingFiles(0.0, {str(folder): "s3://corpus/run"})
     assert json.loads(files.read(index.file(1), 0, 200).splitlines()[0])["n"] == 100
     pid = os.fork()  # as of a worker, which has none of the threads that fetch
     if not pid:

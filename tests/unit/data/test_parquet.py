@@ -115,7 +115,7 @@ def test_rows_are_what_pyarrow_makes_of_them(tmp_path, how, room, monkeypatch):
     real = parquet_pages.decoded_size
     monkeypatch.setattr(parquet_pages, "decoded_size", lambda column, *how: ROOM[room](column, real(column, *how)))
     if room == "words stay numbers":
-        monkeypatch.setattr(parquet_groups, "with_words", lambda table, *how: table)
+        monkeypatch.setattr(parquet_groups, "decode_dictionaries", lambda table, *how: table)
     data = IndexedDataset(index, memory=20_000 if room == "words stay numbers" else 1 << 30)
     read = parquet.read_table(tmp_path / "corpus" / "a.parquet")
     expected = [{name: read.column(name)[row].as_py() for name in read.column_names} for row in range(ROWS)]
@@ -176,7 +176,7 @@ def test_texts_that_no_dictionary_has_room_for_are_an_ordinary_file():
     """60,000 different texts in a row group, as writers make it: a dictionary of the first ones, then the texts. Each
     few rows of it were counted with the words of all before them, and the file was refused as one that grows."""
     texts = [f"{number:0150d}" for number in range(60_000)]
-    group = groups_of(in_memory(pyarrow.table({"text": texts}), compression="zstd")).decoded(0)
+    group = groups_of(in_memory(pyarrow.table({"text": texts}), compression="zstd")).decode_group(0)
     assert [group.row(number)["text"] for number in (0, 7_000, 59_999)] == [texts[0], texts[7_000], texts[59_999]]
     assert group.columns[0][1].type == pyarrow.string()
 
@@ -185,13 +185,13 @@ def test_a_long_word_that_is_repeated_stays_a_number():
     words = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 50_000, pyarrow.int32()), ["x" * 9000])
     table = pyarrow.table({"text": words}).replace_schema_metadata(None)
     raw = in_memory(table, store_schema=False)
-    group = groups_of(raw).decoded(0)
+    group = groups_of(raw).decode_group(0)
     assert group.size < 1_000_000 < 50_000 * 9000 and group.row(49_999) == {"text": "x" * 9000}
 
 
 def test_two_columns_of_one_name_are_no_record():
     with pytest.raises(BadRecord, match="two columns have one name"):
-        groups_of(in_memory(pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"]))).decoded(0)
+        groups_of(in_memory(pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"]))).decode_group(0)
 
 
 def test_no_dictionary_at_place_nothing():
@@ -205,9 +205,9 @@ def test_no_dictionary_at_place_nothing():
 def decoded(monkeypatch):
     """The row groups that are decoded, as they are."""
     found = []
-    real = parquet_groups.ParquetGroups.decoded
+    real = parquet_groups.ParquetGroups.decode_group
     monkeypatch.setattr(
-        parquet_groups.ParquetGroups, "decoded", lambda self, number: found.append(number) or real(self, number)
+        parquet_groups.ParquetGroups, "decode_group", lambda self, number: found.append(number) or real(self, number)
     )
     return found
 
@@ -241,6 +241,6 @@ def test_what_has_given_all_its_rows_takes_no_memory(tmp_path, decoded):
         assert len(batch) == 50
         most = max(most, len(reader._groups))
     assert most <= 8 and len(decoded) == 40
-    assert reader._kept == sum(group.size for group in reader._groups.values())
-    kept = [group for file in reader._opened.values() for group in file.kept if group is not None]
+    assert reader._cached_bytes == sum(group.size for group in reader._groups.values())
+    kept = [group for file in reader._opened.values() for group in file.cached if group is not None]
     assert set(kept) == set(reader._groups.values())

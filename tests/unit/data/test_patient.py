@@ -11,7 +11,7 @@ import pytest
 
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.reading.patient import PatientFiles
+from hyperpod_kit.data.reading.retrying_reader import RetryingFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
 
 
@@ -46,7 +46,7 @@ def clock():
 
 
 def patient(clock, **how):
-    return PatientFiles(60.0, clock=clock, sleep=clock.sleep, **how)
+    return RetryingFiles(60.0, clock=clock, sleep=clock.sleep, **how)
 
 
 def test_a_directory_that_is_empty_for_a_while(corpus, clock, tmp_path):

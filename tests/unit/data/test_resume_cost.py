@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.block_group import BlockGroup
-from hyperpod_kit.data.distinct import described
+from hyperpod_kit.data.deduplication import unique_with_counts
 from hyperpod_kit.data.index.build import build
 
 SAMPLES, BLOCK = 60_000, 100
@@ -76,7 +76,7 @@ print([name for name in sys.modules if name in ("numpy.ma", "http.client") or "s
 @given(st.lists(st.integers(-(2**62), 2**62) | st.integers(0, 3), max_size=50))
 def test_distinct_values_are_numpys(numbers):
     for found, numpys in zip(
-        described(np.array(numbers, np.int64)),
+        unique_with_counts(np.array(numbers, np.int64)),
         np.unique(np.array(numbers, np.int64), return_index=True, return_counts=True),
         strict=True,
     ):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.data.formats.tar import any_record, plain_record
+from hyperpod_kit.data.formats.tar import parse_plain_record, parse_record
 
 NAMES = [
     "a.jpg",
@@ -68,10 +68,10 @@ def changed(data: bytes, rng: random.Random) -> bytes:
 
 def alike(data: bytes) -> bool:
     """Whether the short way took it; it gave what tarfile gives."""
-    found = plain_record(data)
+    found = parse_plain_record(data)
     if found is None:
         return False
-    expected = any_record(data)
+    expected = parse_record(data)
     assert found == expected and list(found) == list(expected)
     return True
 
@@ -95,13 +95,13 @@ def test_usual_samples_go_the_short_way(form: int) -> None:
             archive.addfile(member, io.BytesIO(body))
         end = out.tell()
     data = out.getvalue()[:end]
-    assert alike(data) and plain_record(data) == {
+    assert alike(data) and parse_plain_record(data) == {
         "__key__": "train/00012",
         "jpg": bytes(range(256)) * 40,
         "cls": b"7",
         "json": b"",
     }
-    assert plain_record(b"") is None and plain_record(data + bytes(1024)) is None
+    assert parse_plain_record(b"") is None and parse_plain_record(data + bytes(1024)) is None
     wrong = bytearray(data)
     wrong[124] ^= 1  # of the size, and the check sum is that of before
-    assert plain_record(bytes(wrong)) is None
+    assert parse_plain_record(bytes(wrong)) is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.sample_log_check import check
 from hyperpod_kit.errors import CheckpointError
 from tests.support import warm
 

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.sample_log_check import check
 from tests.support import warm
 from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses
 

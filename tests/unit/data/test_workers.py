@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.workers import WorkerStart, _end, _leave_the_trainer_alone
+from hyperpod_kit.data.workers import WorkerStart, _disable_signal_handler, _stop_iterator
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 from tests.support.rows import full
 
@@ -137,9 +137,9 @@ def test_a_worker_that_was_killed_with_the_lock_of_the_event_keeps_nobody_waitin
     loader = torch.utils.data.DataLoader(data(str), num_workers=1)
     iterator: Any = iter(loader)
     next(iterator)
-    _leave_the_trainer_alone(iterator)
+    _disable_signal_handler(iterator)
     assert iterator._workers_done_event._cond.acquire(timeout=60)  # as the worker that is killed now would have it
-    _end(iterator)
+    _stop_iterator(iterator)
     assert not any(worker.is_alive() for worker in iterator._workers)
 
 

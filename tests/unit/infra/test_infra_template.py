@@ -17,7 +17,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.infra.network import blocks
-from hyperpod_kit.infra.template import as_yaml, cloudformation, left_out, parts
+from hyperpod_kit.infra.template import as_yaml, cloudformation, describe_omissions, parts
 from hyperpod_kit.infra.terraform import terraform
 from hyperpod_kit.infra.terraform_types import TYPES
 from tests.unit.infra.cloud import make
@@ -66,7 +66,7 @@ def test_cfn_lint_says_nothing_and_would(tmp_path: Path) -> None:
     broken["Resources"]["Efs1"]["Properties"]["PerformanceMode"] = "fast"
     del broken["Resources"]["Nat"]
     assert {"E3030", "E1020"} <= set(linted(broken))  # a value that EFS lacks, and a reference into nothing
-    assert [word.split()[0] for word in left_out(load(path))] == ["fs-0aaaabbbbccccdddd"]
+    assert [word.split()[0] for word in describe_omissions(load(path))] == ["fs-0aaaabbbbccccdddd"]
 
 
 @pytest.mark.full

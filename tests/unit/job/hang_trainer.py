@@ -22,7 +22,7 @@ from typing import Any, Dict
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 
 PHASES = {"restore": Phase.RESTORE, "evaluation": Phase.EVALUATION, "save": Phase.SAVE, "close": Phase.CLOSE}
 MOVES = ("restore", "close")
@@ -62,7 +62,7 @@ def chatter() -> None:
 class Rank:
     def __init__(self, plan: Dict[str, Any], rank: int, marks: str) -> None:
         self._plan, self._rank, self._marks = plan, rank, marks
-        self._teller = Teller()
+        self._teller = ProgressWriter()
         self._pair = Pair(rank)
 
     def spend(self, kind: str, seconds: float, step: int) -> None:

@@ -16,7 +16,7 @@ from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings, running_config
 from hyperpod_kit.slurm.findings import SlurmFinding
-from hyperpod_kit.slurm.unanswered import Barrier, unanswered
+from hyperpod_kit.slurm.unanswered import Barrier, diagnose
 from tests.support.runner import RecordingRunner
 
 GOOD = doctor_look.SlurmFacts(
@@ -263,7 +263,8 @@ def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Pa
 NO_MUNGE = (
     """\
 scontrol: error: If munged is up, restart with --num-threads=10
-scontrol: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory """
+scontrol: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2": No such file or directory
+"""
     """(Did you start munged?)
 slurm_load_ctl_conf error: Protocol authentication error
 """
@@ -296,13 +297,13 @@ slurm_load_ctl_conf error: Protocol authentication error
     ],
 )
 def test_a_slurm_that_does_not_answer(stderr: str, message: str, hint: str) -> None:
-    why = unanswered(RunError(["scontrol", "show", "config"], 1, "", stderr)).error()
+    why = diagnose(RunError(["scontrol", "show", "config"], 1, "", stderr)).error()
     assert message in why.message and hint in (why.hint or "") and why.exit_code == 3
 
 
 def test_another_key_is_told_from_a_controller_that_is_away() -> None:
     def barrier(stderr: str, returncode: int = 1) -> Barrier:
-        return unanswered(RunError(["scontrol"], returncode, "", stderr)).barrier
+        return diagnose(RunError(["scontrol"], returncode, "", stderr)).barrier
 
     assert barrier(NO_MUNGE) is Barrier.NO_MUNGED
     assert barrier("slurm_load_node error: Zero Bytes were transmitted or received") is Barrier.CREDENTIAL

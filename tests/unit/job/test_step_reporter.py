@@ -19,7 +19,7 @@ from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.progress import RankProgress, Teller
+from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
 
 
@@ -31,7 +31,7 @@ class Rank:
         self.memory = RankProgress()
         self.line = Lifeline(env, node)
         self.reporter = StepReporter(self.memory, self.line, env, rank=rank, node=node)
-        self.teller = Teller({HPK_PROGRESS: self.memory.path})
+        self.teller = ProgressWriter({HPK_PROGRESS: self.memory.path})
 
     def end(self) -> None:
         self.reporter.stop()
@@ -209,7 +209,7 @@ def test_a_later_release_may_say_more() -> None:
 
 def test_a_rank_says_in_which_phase_it_is() -> None:
     memory = RankProgress()
-    teller = Teller({HPK_PROGRESS: memory.path})
+    teller = ProgressWriter({HPK_PROGRESS: memory.path})
     assert memory.state() == (None, None, Phase.START, 0)
     with teller.phase(Phase.RESTORE):
         teller.moved()
@@ -243,7 +243,7 @@ def test_of_several_processes_below_one_wrapper_the_one_that_others_wait_for_cou
     """torchrun starts them; each has a place of its own by LOCAL_RANK."""
     memory = RankProgress()
     for local, phase in enumerate(phases):
-        Teller({HPK_PROGRESS: memory.path, "LOCAL_RANK": str(local)}).enter(phase)
+        ProgressWriter({HPK_PROGRESS: memory.path, "LOCAL_RANK": str(local)}).enter(phase)
     assert memory.state().phase is shown
 
 

@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.environment import launch
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.support.damage import flip
 
@@ -127,16 +127,20 @@ def main() -> int:
     except CheckpointError as err:
         if rank == 0:
             reasons = err.reasons if isinstance(err, NoValidCheckpoint) else ()
-            verdict.tell(os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message))
+            verdict.write_verdict(
+                os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message)
+            )
         # The first rank that fails takes the others with it, so all wait until rank 0 has said why.
-        restored_file = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json")
+        restored_file = Path(
+            verdict.verdict_directory(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json"
+        )
         end = time.monotonic() + 20.0
         while time.monotonic() < end and not (restored_file.exists() and restored_file.read_bytes().endswith(b"}")):
             time.sleep(0.02)
         print(err, file=sys.stderr)
         return 1
     if rank == 0:
-        verdict.tell(os.environ, restored)
+        verdict.write_verdict(os.environ, restored)
     epoch, seq = (restored.order[0] + 1, restored.order[1]) if restored.order else (1, 0)
     first = restored.step
     wanted = []
@@ -145,7 +149,7 @@ def main() -> int:
     faulty = rank == ranks - 1 and not (args.once and os.path.exists(args.once))
     print(json.dumps({"rank": rank, "from": restored.source, "step": first}), flush=True)
     together = Together(rank, ranks)
-    told = Teller()
+    told = ProgressWriter()
     told.begins(first + 1)
     slow = {int(text.partition(":")[0]): float(text.partition(":")[2]) for text in args.slow}
     together.ended(first)

@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.system import fullness
 from tests.support import serving_fuse, silent_fuse
@@ -108,7 +108,7 @@ def example_bundle(**changes: Any) -> Bundle:
     """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
     settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
     if "mounts" in changes:
-        changes["written_mounts"] = tuple(WrittenMount(mount, "") for mount in changes.pop("mounts"))
+        changes["written_mounts"] = tuple(SourcedMount(mount, "") for mount in changes.pop("mounts"))
     return render(replace(settings, **{"failure_pause": 0.0, **changes}))
 
 
@@ -227,4 +227,4 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
 @pytest.fixture
 def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules of the packet filter add to a check: test_packet_rules.py and tests/hostile."""
-    monkeypatch.setattr(packet_rules, "see_to", lambda node: packet_rules.Guarded())
+    monkeypatch.setattr(packet_rules, "restore_rules", lambda node: packet_rules.RulesState())

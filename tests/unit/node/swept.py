@@ -22,7 +22,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.node import cli, mount_commands
-from hyperpod_kit.node.apply import apply, foresee
+from hyperpod_kit.node.apply import apply, preview
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.observe import check as look
 from hyperpod_kit.node.observe.probe import Probed
@@ -136,7 +136,7 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
             vars(mount_commands)["open_node"] = lambda: swept
             planned = plan(STEPS, node.config, node.facts.role, node.facts.group, "on_create")
             with effects.not_ours():
-                foreseen = [step["step"] for step in foresee(node, planned) if step["would"]]
+                foreseen = [step["step"] for step in preview(node, planned) if step["would"]]
             status = apply(node, planned, "on_create", lambda line: None)
             bad = [step for step in status["steps"] if step["status"] == "failed"]
             done = [step["step"] for step in status["steps"] if step["status"] == "changed"]

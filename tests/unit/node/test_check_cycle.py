@@ -19,7 +19,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import check_cycle as module
-from hyperpod_kit.node.health.check_cycle import check_cycle, due_mode
+from hyperpod_kit.node.health.check_cycle import check_cycle, due_probe_mode
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair
 from tests.unit.node.fakes import ticked
@@ -37,7 +37,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     first = ticked(fake.node)
     assert first.ordered == ("home",) and ORDER in fake.runner.calls
-    assert first.said == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
+    assert first.messages == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
     assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a check"
     fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
     fake.runner.on(
@@ -46,16 +46,16 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     )
     fake.clock.now += 1
     done = repair(fake.node, EFS)
-    assert done is not None and done.ok and done.words.endswith("serves again")
+    assert done is not None and done.ok and done.summary.endswith("serves again")
     # The check that the repair asked for.
     assert fake.runner.calls[-1] == "systemctl start --no-block hyperpod-kit-health.service"
     second = ticked(fake.node)
-    assert second.said == ("home: absent -> ok: known by source and path only",)
+    assert second.messages == ("home: absent -> ok: known by source and path only",)
     record = second.records["home"]
-    assert record.last_repair == done.words
+    assert record.last_repair == done.summary
     assert (record.failures, record.repairs_total, record.failed_repairs_total) == (0, 1, 0)
     assert json.loads(Path(fake.node.paths.health).read_text())["mounts"]["home"]["status"]["state"] == "ok"
-    assert ticked(fake.node).said == ()
+    assert ticked(fake.node).messages == ()
 
 
 def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node: Any) -> None:
@@ -71,7 +71,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
             ended = repair(fake.node, EFS)
             assert (
                 ended is not None
-                and ended.words == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
+                and ended.summary == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
             )
         assert done.records["home"].degraded is mark.exists() is (number >= 2)
         fake.clock.now += 30
@@ -132,21 +132,21 @@ def test_a_systemd_that_does_not_answer_is_said_and_the_tick_ends_well(make_node
     fake = make_node([EFS])
     fake.runner.on("systemctl start --no-block", 1, "Failed to connect to bus")
     done = ticked(fake.node)
-    assert "Failed to connect to bus" in done.said[-1] and done.records["home"].repairs == 1
+    assert "Failed to connect to bus" in done.messages[-1] and done.records["home"].repairs == 1
 
 
 def test_writes_are_probed_now_and_then_and_at_once_after_a_remount(make_node: Any) -> None:
     fresh = HealthRecord({}, deep_at=1000.0, mount_id=7)
-    assert due_mode(LUSTRE, None, 7, 1000.0) == "w"
-    assert due_mode(LUSTRE, fresh, 7, 1299.0) == ""
-    assert due_mode(LUSTRE, fresh, 7, 1300.0) == "w"
-    assert due_mode(LUSTRE, fresh, 8, 1001.0) == "w"
-    assert due_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
+    assert due_probe_mode(LUSTRE, None, 7, 1000.0) == "w"
+    assert due_probe_mode(LUSTRE, fresh, 7, 1299.0) == ""
+    assert due_probe_mode(LUSTRE, fresh, 7, 1300.0) == "w"
+    assert due_probe_mode(LUSTRE, fresh, 8, 1001.0) == "w"
+    assert due_probe_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
     writable = S3Mount("ckpt", "/mnt/ckpt", "sagemaker-ckpt", read_only=False, allow_delete=True)
-    assert due_mode(S3, None, 7, 1000.0) == "l"
-    assert due_mode(writable, None, 7, 1000.0) == "lw"
-    assert due_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
-    assert due_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
+    assert due_probe_mode(S3, None, 7, 1000.0) == "l"
+    assert due_probe_mode(writable, None, 7, 1000.0) == "lw"
+    assert due_probe_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
+    assert due_probe_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
 
 
 def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: Any) -> None:
@@ -188,12 +188,12 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
     procs = fake.root / "sys/fs/cgroup/system.slice/munge.service/cgroup.procs"
     procs.parent.mkdir(parents=True)
     procs.write_text("4321\n")
-    assert ticked(fake.node).said == () and fake.runner.calls == [], "one that runs costs no command"
+    assert ticked(fake.node).messages == () and fake.runner.calls == [], "one that runs costs no command"
     procs.unlink()
     start, at = "systemctl start --no-block munge.service", []
     for number in range(60):
         before = fake.runner.calls.count(start)
-        said = ticked(fake.node).said
+        said = ticked(fake.node).messages
         if fake.runner.calls.count(start) > before:
             at.append(number)
             assert said[0].startswith("munged does not run") and said[0].endswith(f"start {len(at)}")
@@ -205,11 +205,11 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
     prom = fake.root / "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
     assert "hyperpod_kit_munged_runs 0\n" in prom.read_text()
     procs.write_text("4322\n")
-    assert ticked(fake.node).said == ("munged runs again",) and ticked(fake.node).said == ()
+    assert ticked(fake.node).messages == ("munged runs again",) and ticked(fake.node).messages == ()
     procs.unlink()
     fake.runner.on("systemctl is-enabled --quiet munge.service", 1)
     count = fake.runner.calls.count(start)
-    assert ticked(fake.node).said == () and fake.runner.calls.count(start) == count, "somebody has disabled it"
+    assert ticked(fake.node).messages == () and fake.runner.calls.count(start) == count, "somebody has disabled it"
 
 
 TEXTFILE = "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
@@ -222,7 +222,7 @@ def test_a_check_that_finds_nothing_new_runs_no_command_and_renews_the_times(mak
     assert ticked(fake.node).records["home"].state == "ok"
     for path in ("run/hyperpod-kit/health.json", TEXTFILE):
         os.utime(fake.root / path, (1, 1))
-    assert ticked(fake.node).said == () and not fake.runner.calls
+    assert ticked(fake.node).messages == () and not fake.runner.calls
     for path in ("run/hyperpod-kit/health.json", TEXTFILE):
         assert time.time() - (fake.root / path).stat().st_mtime < 60
 

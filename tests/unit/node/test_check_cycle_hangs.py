@@ -57,7 +57,7 @@ def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monk
     answers = [Probed("no_answer")] * 3 + [Probed("answered")] * 9
     monkeypatch.setattr(look, "probe_all", lambda targets, *_: [answers.pop(0) for _ in targets])
     done = repairing.repair(fake.node, EFS)
-    assert done == repairing.Repaired(True, "its watchdog brought the proxy back")
+    assert done == repairing.RepairOutcome(True, "its watchdog brought the proxy back")
     assert not any(call.startswith("umount") for call in fake.runner.calls)
     answers[:] = [Probed("no_answer")] * 99
     fake.runner.on("umount --lazy /efs/trainer", do=lambda: fake.unmounted("/efs/trainer"))
@@ -101,7 +101,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         assert ticked(fake.node).ordered == ("data",)
         fake.clock.now += 1
         done = repair(fake.node, S3)
-    assert done is not None and done.words == f"kill: {S3_UNIT} serves again"
+    assert done is not None and done.summary == f"kill: {S3_UNIT} serves again"
     order = [call for call in fake.runner.calls if not call.startswith(("systemctl show", "systemctl is-"))]
     assert order == [
         "systemctl start --no-block hyperpod-kit-repair@data.service",

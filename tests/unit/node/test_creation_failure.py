@@ -117,10 +117,12 @@ def waits_for(pid: int, program: str) -> bool:
 def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:
     from hyperpod_kit.errors import NodeError
     from hyperpod_kit.node.apply import apply
-    from hyperpod_kit.node.locks import held
+    from hyperpod_kit.node.locks import hold_lock
 
     fake = make_node([])
-    with held(fake.node, "apply", seconds=0) as mine, pytest.raises(NodeError, match="another `hyperpod-kit node a"):
+    with hold_lock(fake.node, "apply", seconds=0) as mine, pytest.raises(
+        NodeError, match="another `hyperpod-kit node a"
+    ):
         assert mine
         apply(fake.node, (), "on_create", lambda line: None)
     assert 299 <= sum(fake.clock.slept) <= 301

@@ -17,22 +17,22 @@ from hyperpod_kit.node import warnings
 from hyperpod_kit.node.cli import run as node_cli
 from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
-from hyperpod_kit.node.devices.ask import LARGEST, ask
+from hyperpod_kit.node.devices.collect import DCGMI, FI_INFO, SMI, observe_devices
 from hyperpod_kit.node.devices.cycle import METRICS, device_cycle
-from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
-from hyperpod_kit.node.devices.gate import WITHIN, refusal
-from hyperpod_kit.node.devices.look import DCGMI, FI_INFO, SMI, look
-from hyperpod_kit.node.devices.wish import (
+from hyperpod_kit.node.devices.desired_state import (
     ACTION_REBOOT,
     ACTION_REPLACE,
     CLEAR,
     LOOKS,
     REBOOT_AGAIN,
-    ToldSlurm,
-    order,
-    wish,
+    SlurmNote,
+    decide_update,
+    desired_reason,
 )
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
+from hyperpod_kit.node.devices.gate import WITHIN, refusal_reason
+from hyperpod_kit.node.devices.run_tool import LARGEST, run_tool
+from hyperpod_kit.node.locks import hold_lock
 from tests.support.wait import Deadline
 
 CASES: List[Dict[str, Any]] = json.loads(Path(__file__).with_name("device_cases.json").read_text())
@@ -100,21 +100,21 @@ def machine(fake: Any, case: Dict[str, Any], **steps: Any) -> Any:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
 def test_recorded_answers(make_node: Any, case: Dict[str, Any]) -> None:
     node = machine(make_node([]), case)
-    found = judge(look(node, node.config.steps.device_checks, dcgm="dcgm" in case))
+    found = judge(observe_devices(node, node.config.steps.device_checks, dcgm="dcgm" in case))
     assert {one.name: one.cure.name for one in found} == case["found"]
     assert all(one.detail and one.detail.isprintable() for one in found)
 
 
 def test_types_that_hyperpod_has() -> None:
     assert [
-        accelerators.gpus_of(f"ml.{one}") for one in ("p5.48xlarge", "g6e.16xlarge", "g5.24xlarge", "c5.xlarge")
+        accelerators.gpu_count(f"ml.{one}") for one in ("p5.48xlarge", "g6e.16xlarge", "g5.24xlarge", "c5.xlarge")
     ] == [
         8,
         1,
         4,
         None,
     ]
-    assert [accelerators.efas_of(f"ml.{one}") for one in ("p5.48xlarge", "p5en.48xlarge", "g5.48xlarge")] == [
+    assert [accelerators.efa_count(f"ml.{one}") for one in ("p5.48xlarge", "p5en.48xlarge", "g5.48xlarge")] == [
         32,
         16,
         None,
@@ -124,20 +124,20 @@ def test_types_that_hyperpod_has() -> None:
 def test_a_program_that_hangs_or_never_stops_talking(tmp_path: Path) -> None:
     note = str(tmp_path / "notes/stuck.json")
     deadline = Deadline(60)
-    hung = ask(["sh", "-c", "trap '' TERM; sleep 300 & wait; sleep 300"], 0.5, note)
+    hung = run_tool(["sh", "-c", "trap '' TERM; sleep 300 & wait; sleep 300"], 0.5, note)
     assert not hung.in_time and not deadline.has_passed() and not os.path.exists(note), "it was killed, and has ended"
-    closed = ask(["sh", "-c", "exec >&- 2>&-; sleep 300"], 0.5, note)
+    closed = run_tool(["sh", "-c", "exec >&- 2>&-; sleep 300"], 0.5, note)
     assert not closed.in_time
-    endless = ask(["sh", "-c", "exec cat /dev/zero"], 60, note)
-    assert endless.in_time and not endless.whole and endless.text == "" and LARGEST < 1 << 24
-    assert not ask([str(tmp_path / "none")], 5, note).installed
+    endless = run_tool(["sh", "-c", "exec cat /dev/zero"], 60, note)
+    assert endless.in_time and not endless.complete and endless.text == "" and LARGEST < 1 << 24
+    assert not run_tool([str(tmp_path / "none")], 5, note).installed
 
 
 def test_no_second_one_is_started_beside_one_that_the_kernel_holds(tmp_path: Path) -> None:
-    from hyperpod_kit.system.process import myself
+    from hyperpod_kit.system.process import this_process
 
-    (tmp_path / "stuck.json").write_text(json.dumps(list(myself())))
-    answer = ask(["touch", str(tmp_path / "started")], 5, str(tmp_path / "stuck.json"))
+    (tmp_path / "stuck.json").write_text(json.dumps(list(this_process())))
+    answer = run_tool(["touch", str(tmp_path / "started")], 5, str(tmp_path / "stuck.json"))
     assert not answer.in_time and not (tmp_path / "started").exists()
 
 
@@ -146,7 +146,7 @@ def test_a_hung_nvidia_smi_is_a_fault_and_a_hung_fi_info_a_notice(make_node: Any
     node = machine(fake, {"type": "ml.p4d.24xlarge"})
     for places in (SMI, FI_INFO):
         program(fake.root, places, "exec sleep 300")
-    found = judge(look(node, DeviceChecks(), each=0.5))
+    found = judge(observe_devices(node, DeviceChecks(), each=0.5))
     assert {one.name: one.cure for one in found} == {"gpu:no_answer": Cure.REBOOT, "efa:no_answer": Cure.NOTICE}
 
 
@@ -156,11 +156,13 @@ def test_the_timer_counts_says_what_changed_and_leaves_metrics(make_node: Any) -
     (fake.root / "var/lib/node_exporter/textfile_collector").mkdir(parents=True)
     asked = node.config.steps.device_checks
     first = device_cycle(node, asked)
-    assert first is not None and first.said == ("8 of 8 GPUs, 4 of 4 EFA devices",)
+    assert first is not None and first.messages == ("8 of 8 GPUs, 4 of 4 EFA devices",)
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
     second, third = device_cycle(node, asked), device_cycle(node, asked)
-    assert second is not None and second.said == ("gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs",)
-    assert third is not None and third.said == () and third.record.findings[0].looks == 2
+    assert second is not None and second.messages == (
+        "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs",
+    )
+    assert third is not None and third.messages == () and third.record.findings[0].looks == 2
     assert device_record.load(node) == third.record
     assert "gpu:too_few: nvidia-smi lists 7, and ml.p4d.24xlarge has 8 GPUs" in warnings.warnings(node)
     text = (fake.root / "var/lib/node_exporter/textfile_collector" / METRICS).read_text()
@@ -182,9 +184,11 @@ def test_the_gate_refuses_for_a_fault_and_for_no_notice(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "remaps": ["what?"]}, action="drain")
     asked = node.config.steps.device_checks
-    assert refusal(node, asked, fake.clock.monotonic()) == ""
+    assert refusal_reason(node, asked, fake.clock.monotonic()) == ""
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    assert refusal(node, asked, fake.clock.monotonic()).startswith("hyperpod-kit: gpu:too_few: nvidia-smi lists 7")
+    assert refusal_reason(node, asked, fake.clock.monotonic()).startswith(
+        "hyperpod-kit: gpu:too_few: nvidia-smi lists 7"
+    )
     assert os.path.exists(node.paths.devices_gate_mark)
 
 
@@ -192,18 +196,18 @@ def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back
     fake = make_node([])
     node = machine(fake, {**next(one for one in CASES if "fails" in one["case"])}, action="drain", dcgm=True)
     asked = node.config.steps.device_checks
-    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal(node, asked, fake.clock.monotonic())
+    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal_reason(node, asked, fake.clock.monotonic())
     assert not os.path.exists(node.paths.devices_gate_mark)
-    assert refusal(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
+    assert refusal_reason(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
 
 
 def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
     late = fake.clock.monotonic() - WITHIN
-    assert refusal(node, DeviceChecks(), late) == ""
+    assert refusal_reason(node, DeviceChecks(), late) == ""
     assert device_cycle(node, DeviceChecks()) is not None
-    assert refusal(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
+    assert refusal_reason(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
 
 
 @pytest.mark.parametrize(
@@ -222,17 +226,17 @@ def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     ],
 )
 def test_what_is_wished(action: str, faults: List[DeviceFinding], wished: Optional[str]) -> None:
-    assert wish(faults, action, ToldSlurm(), "b", 1e9) == wished
+    assert desired_reason(faults, action, SlurmNote(), "b", 1e9) == wished
 
 
 def test_a_node_is_rebooted_once_a_day_and_then_drained() -> None:
-    asked = ToldSlurm(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
-    assert wish([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, "it has not happened yet"
-    assert wish([HANGS], "reboot", asked, "second", 1e9 + 600) == "hyperpod-kit:device:gpu:no_answer"
-    assert wish([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
-    assert wish([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, "its clock was set back"
-    assert wish([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
-    assert ToldSlurm.of(["odd"]) == ToldSlurm.of({"other": 1}) == ToldSlurm.of({"at": "noon"}) == ToldSlurm()
+    asked = SlurmNote(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
+    assert desired_reason([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, "it has not happened yet"
+    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 + 600) == "hyperpod-kit:device:gpu:no_answer"
+    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
+    assert desired_reason([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, "its clock was set back"
+    assert desired_reason([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
+    assert SlurmNote.of(["odd"]) == SlurmNote.of({"other": 1}) == SlurmNote.of({"at": "noon"}) == SlurmNote()
 
 
 OURS = "hyperpod-kit:device:gpu:lost"
@@ -259,12 +263,14 @@ OURS = "hyperpod-kit:device:gpu:lost"
     ],
 )
 def test_what_slurm_is_told(wished: str, given: str, reason: str, holds: bool, update: Any) -> None:
-    assert order(wished, given, reason, holds=holds, draining=holds, by_our_gate=False).update == update
+    assert decide_update(wished, given, reason, holds=holds, draining=holds, by_our_gate=False).update == update
 
 
 def test_a_refusal_of_ours_is_taken_for_ours() -> None:
-    assert order(CLEAR, "", "Prolog error", holds=True, draining=True, by_our_gate=True).update == ("state=undrain",)
-    assert order(OURS, "", "Prolog error", holds=True, draining=True, by_our_gate=True).reason == OURS
+    assert decide_update(CLEAR, "", "Prolog error", holds=True, draining=True, by_our_gate=True).update == (
+        "state=undrain",
+    )
+    assert decide_update(OURS, "", "Prolog error", holds=True, draining=True, by_our_gate=True).reason == OURS
 
 
 def test_what_nobody_can_read_is_unknown(
@@ -283,7 +289,7 @@ def test_what_nobody_can_read_is_unknown(
 def test_a_kernel_log_that_cannot_be_read_is_told(make_node: Any) -> None:
     node = machine(make_node([]), {"type": "ml.p4d.24xlarge"})
     os.remove(node.paths.kernel_log)
-    (finding,) = judge(look(node, node.config.steps.device_checks))
+    (finding,) = judge(observe_devices(node, node.config.steps.device_checks))
     assert (finding.name, finding.cure) == ("gpu:unreadable", Cure.NOTICE) and "Xids" in finding.detail
 
 
@@ -300,7 +306,7 @@ def test_the_command(make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert node_cli(["devices", "--count", "--json"]) == 1
     [finding] = json.loads(capsys.readouterr().out)["findings"]
     assert finding["cure"] == "replace" and os.path.exists(node.paths.devices)
-    with held(node, "devices", seconds=0):
+    with hold_lock(node, "devices", seconds=0):
         assert node_cli(["devices", "--count"]) == 3
     machine(fake, {"type": "ml.p4d.24xlarge"})
     assert node_cli(["devices"]) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from hyperpod_kit.errors import NodeError, UnknownRole
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.node.facts import find_self, gather, is_own_address
+from hyperpod_kit.node.facts import find_self, gather, is_local_address
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.resource_config import role_by_parameters
 
@@ -167,10 +167,10 @@ def test_the_role_by_provisioning_parameters(parameters: Any, role: Any) -> None
 
 
 def test_own_addresses_without_sending_anything() -> None:
-    assert is_own_address("127.0.0.1")
-    assert not is_own_address("192.0.2.1")
-    assert not is_own_address("not an address")
-    assert not is_own_address("None")
+    assert is_local_address("127.0.0.1")
+    assert not is_local_address("192.0.2.1")
+    assert not is_local_address("not an address")
+    assert not is_local_address("None")
 
 
 def node_files(fake: Any, raw: Any, parameters: Any = None) -> Any:

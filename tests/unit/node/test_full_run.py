@@ -54,7 +54,7 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     for _ in range(2):
         fill(run)
         done = checked(fake.node)
-        assert done.said == (done.unkept,) and "\n" not in done.unkept
+        assert done.messages == (done.unkept,) and "\n" not in done.unkept
         assert "takes no file: No space left on device" in done.unkept and "df -h" in done.unkept
         assert not partials(run)
     prom = fake.root / "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
@@ -67,7 +67,7 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     assert ended is not None and ended.ok and not partials(run)
     (run / "fill").unlink()
     (run / "hyperpod-kit/health.json.999999999.0123456789abcdef.partial").write_text("of a check that was killed")
-    assert checked(fake.node).said == () and not partials(run)
+    assert checked(fake.node).messages == () and not partials(run)
     assert "hyperpod_kit_health_kept 1\n" in prom.read_text()
 
 

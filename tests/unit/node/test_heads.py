@@ -17,7 +17,7 @@ from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.optional_steps import NodeExporter, OptionalSteps
 from hyperpod_kit.node import facts, resource_config
 from hyperpod_kit.node.optional import node_exporter
-from hyperpod_kit.node.slurm import controller, keeper, state, worker
+from hyperpod_kit.node.slurm import controller, lease_keeper, state, worker
 from hyperpod_kit.node.slurm.saved_state import StateCopy
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import by_descriptor
@@ -75,7 +75,7 @@ def test_slurmd_asks_either_of_them(make_node: Any) -> None:
 def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one is faster between our look and our rename, and its slurmctld has written already."""
     fake = on_head(make_node)
-    where = state.place(fake.node)
+    where = state.shared_state_location(fake.node)
     assert where is not None
     there = Path(f"{fake.root}{where.state}")
     rename = by_descriptor.rename
@@ -87,19 +87,19 @@ def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pyt
         rename(old, new)
 
     monkeypatch.setattr(by_descriptor, "rename", later)
-    assert state.prepare(fake.node, where, "root", "", StateCopy.SHARED) == ""
+    assert state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED) == ""
     assert (there / "job_state").read_text() == "of the other one"
     assert sorted(path.name for path in there.parent.iterdir()) == ["lease", "slurmctld"], "no seed is left"
 
 
 def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = on_head(make_node)
-    where = state.place(fake.node)
+    where = state.shared_state_location(fake.node)
     assert where is not None
-    state.prepare(fake.node, where, "root", "", StateCopy.SHARED)
+    state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED)
     fake.unmounted("/fsx")
     said: List[str] = []
-    one = keeper.LeaseKeeper(fake.node, where, said.append)
+    one = lease_keeper.LeaseKeeper(fake.node, where, said.append)
     slept = fake.clock.sleep
 
     def sleep(seconds: float) -> None:
@@ -107,19 +107,19 @@ def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monke
         fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
 
     fake.clock.sleep = sleep
-    one.attend()
+    one.wait_for_mount()
     assert len(said) == 1 and said[0].startswith("waiting for /fsx, which has Slurm's state: it is absent")
     assert os.listdir(f"{fake.root}{where.lease}") == []
     # The whole unit: it lets slurmctld start, rests, and ends when told to.
-    made: List[keeper.LeaseKeeper] = []
+    made: List[lease_keeper.LeaseKeeper] = []
 
-    class Stopped(keeper.LeaseKeeper):
-        def rest(self) -> None:
+    class Stopped(lease_keeper.LeaseKeeper):
+        def wait_until_stopped(self) -> None:
             made.append(self)
 
-    monkeypatch.setattr(keeper, "LeaseKeeper", Stopped)
+    monkeypatch.setattr(lease_keeper, "LeaseKeeper", Stopped)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert keeper.run(fake.node) == 0 and len(made) == 1
+    assert lease_keeper.run(fake.node) == 0 and len(made) == 1
     assert fake.runner.calls[-1] == "systemctl start --no-block slurmctld.service"
 
 
@@ -148,7 +148,7 @@ def test_the_numbers_of_slurm_are_written_by_one_of_them(make_node: Any, monkeyp
     fake = on_head(make_node, 1, node_exporter=NodeExporter())
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-1-0-11")
     said = "Slurmctld(primary) at ip-10-1-0-10 is {}\nSlurmctld(backup) at ip-10-1-0-11 is UP\n"
-    there = Path(fake.node.paths.real(f"{node_exporter.directory(fake.node)}/{node_exporter.SLURM_METRICS}"))
+    there = Path(fake.node.paths.real(f"{node_exporter.metrics_directory(fake.node)}/{node_exporter.SLURM_METRICS}"))
     there.parent.mkdir(parents=True, exist_ok=True)
 
     def counted(argv: Any, **_: Any) -> Completed:

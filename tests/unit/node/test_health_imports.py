@@ -26,7 +26,7 @@ def test_a_check_imports_nothing_that_it_does_not_need() -> None:
 
 
 def test_a_look_for_what_jobs_left_loads_nothing_that_saves_it() -> None:
-    loaded = imported("hyperpod_kit.node.cli, hyperpod_kit.node.mount_commands, hyperpod_kit.node.memory.sweep")
+    loaded = imported("hyperpod_kit.node.cli, hyperpod_kit.node.mount_commands, hyperpod_kit.node.memory.cleanup")
     assert not {"argparse", "hashlib", "concurrent.futures", "hyperpod_kit.checkpoint.agent.flush"} & loaded
 
 

@@ -46,7 +46,8 @@ def fake(make_node: Any) -> Any:
     (made.root / "usr/sbin").mkdir(parents=True)
     (made.root / "usr/sbin/nft").touch()
     made.runner.on(
-        "nft --numeric list", out="\n".join(packet_rules.text(packet_rules.wanted(made.node)).splitlines()[2:])
+        "nft --numeric list",
+        out="\n".join(packet_rules.nft_table(packet_rules.expected_rules(made.node)).splitlines()[2:]),
     )
     return made
 
@@ -109,18 +110,18 @@ def test_a_home_gets_its_link_and_its_first_files_once(fake: Any) -> None:
     (fake.root / "etc/skel").mkdir(parents=True)
     (fake.root / "etc/skel/.bashrc").write_text("PS1=\n")
     assert homes.pending(fake.node) == "link /home/alice, link /home/bob"
-    assert homes.settle(fake.node) == ["alice: link, first files", "bob: link, first files"]
+    assert homes.ensure_homes(fake.node) == ["alice: link, first files", "bob: link, first files"]
     assert os.readlink(fake.root / "home/alice") == ".homes/alice/home"
     assert (fake.root / "home/alice/.bashrc").read_text() == "PS1=\n"
     (point / ".bashrc").write_text("mine\n")
-    assert homes.settle(fake.node) == [] and homes.pending(fake.node) == ""
+    assert homes.ensure_homes(fake.node) == [] and homes.pending(fake.node) == ""
     assert (point / ".bashrc").read_text() == "mine\n"
 
 
 def test_a_home_that_is_not_mounted_gets_no_files_beneath(fake: Any) -> None:
     (fake.root / "etc/skel").mkdir(parents=True)
     (fake.root / "etc/skel/.bashrc").write_text("PS1=\n")
-    assert homes.settle(fake.node) == ["alice: private parent, link", "bob: private parent, link"]
+    assert homes.ensure_homes(fake.node) == ["alice: private parent, link", "bob: private parent, link"]
     assert not (fake.root / "home/.homes/alice/home").exists()
 
 
@@ -129,7 +130,7 @@ def test_files_of_an_older_home_are_not_hidden(fake: Any) -> None:
     (fake.root / "home/alice/thesis.tex").write_text("x")
     (fake.root / "home/bob").mkdir()
     with pytest.raises(NodeError, match="/home/alice is there already") as caught:
-        homes.settle(fake.node)
+        homes.ensure_homes(fake.node)
     assert "bob" not in caught.value.message and os.path.islink(fake.root / "home/bob")
     assert (fake.root / "home/alice/thesis.tex").exists()
 

@@ -14,11 +14,17 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.node import mount_commands
-from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
-from hyperpod_kit.node.memory.sweep import sweep
+from hyperpod_kit.node.memory.cleanup import clean_up
+from hyperpod_kit.node.memory.orphaned_snapshots import (
+    MOST_JOBS,
+    OrphanedSnapshots,
+    find_orphans,
+    has_ended,
+    jobs_with_stepd,
+)
 from hyperpod_kit.system import process
+from hyperpod_lab.torture import day
 from tests.faults import capturer
 from tests.support.wait import until
 
@@ -47,31 +53,31 @@ def files(fake: Any) -> List[str]:
 
 def test_what_a_job_left_is_committed_and_freed_once_slurm_has_it_no_longer_here(left: Any, tmp_path: Path) -> None:
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=0 NodeList=ip-10-1-0-[19-20]\n")
-    assert sweep(left.node) == [] and len(files(left)) == 2, "between two attempts a job has no process here"
+    assert clean_up(left.node) == [] and len(files(left)) == 2, "between two attempts a job has no process here"
     left.runner.on(SHOW, out="JobId=5 JobName=train JobState=RUNNING Restarts=1 NodeList=ip-10-1-0-[18-19]\n")
-    [swept] = sweep(left.node) or []
-    assert swept.done and swept.words.startswith("committed seq-") and files(left) == []
+    [swept] = clean_up(left.node) or []
+    assert swept.done and swept.summary.startswith("committed seq-") and files(left) == []
     assert selection.newest_valid(str(tmp_path / "root")).step == 10
     before = len(left.runner.calls)
-    assert sweep(left.node) == [] and len(left.runner.calls) == before, "Slurm is not asked about nothing"
+    assert clean_up(left.node) == [] and len(left.runner.calls) == before, "Slurm is not asked about nothing"
 
 
 def test_a_job_that_slurm_has_forgotten_is_over(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
-    [swept] = sweep(left.node) or []
+    [swept] = clean_up(left.node) or []
     assert swept.done and files(left) == []
 
 
 def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    [said] = sweep(left.node) or []
-    assert not said.done and "connect failure" in said.words
+    [said] = clean_up(left.node) or []
+    assert not said.done and "connect failure" in said.summary
     for _ in range(30):
         left.clock.now += 60
-        assert sweep(left.node) == [], "said once"
+        assert clean_up(left.node) == [], "said once"
     assert len(files(left)) == 2
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
-    [swept] = sweep(left.node) or []
+    [swept] = clean_up(left.node) or []
     assert swept.done, "at the first round in which Slurm answers"
 
 
@@ -80,7 +86,7 @@ def test_a_round_ends_where_a_root_hangs(
     make_node: Any, serving_mount: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only that job's captures stay; another's are saved in the same round."""
-    monkeypatch.setattr("hyperpod_kit.node.memory.sweep.FLUSH_SECONDS", 3.0)
+    monkeypatch.setattr("hyperpod_kit.node.memory.cleanup.FLUSH_SECONDS", 3.0)
     fake = make_node([])
     with serving_mount(tmp_path / "mount") as daemon:
         (tmp_path / "mount/root").mkdir()
@@ -89,9 +95,11 @@ def test_a_round_ends_where_a_root_hangs(
         for job in ("5", "6"):
             fake.runner.on(f"squeue job {job}", 1, "slurm_load_jobs error: Invalid job id specified")
         daemon.send_signal(signal.SIGUSR1)
-        stuck = next(swept for swept in sweep(fake.node) or [] if swept.job == "5")
-        assert not stuck.done and f"not done after 3 s: {tmp_path / 'mount/root'} has not taken step 10" in stuck.words
-        until(lambda: len(files(fake)) == 2 or sweep(fake.node) is None, what="the other job's captures saved")
+        stuck = next(swept for swept in clean_up(fake.node) or [] if swept.job == "5")
+        assert (
+            not stuck.done and f"not done after 3 s: {tmp_path / 'mount/root'} has not taken step 10" in stuck.summary
+        )
+        until(lambda: len(files(fake)) == 2 or clean_up(fake.node) is None, what="the other job's captures saved")
     assert selection.newest_valid(str(tmp_path / "root")).step == 10
 
 
@@ -107,16 +115,16 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         capture(folder, tmp_path / "dead", job="")
         capture(folder, tmp_path / "living", job="", owner=owner)
         day.of_the_run(str(folder))
-        assert held(str(folder)) == [LeftCaptures(os.getuid(), "", False)], "of unknown age"
-        assert sweep(fake.node) == [] and len(files(fake)) == 4
+        assert find_orphans(str(folder)) == [OrphanedSnapshots(os.getuid(), "", False)], "of unknown age"
+        assert clean_up(fake.node) == [] and len(files(fake)) == 4
         day.of_the_run(str(folder))
-        assert held(str(folder)) == [], "the run is old, its capture counts from that look on"
+        assert find_orphans(str(folder)) == [], "the run is old, its capture counts from that look on"
         day.of_the_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
-        [swept] = sweep(fake.node) or []
-        assert swept.done and swept.job == "" and swept.words.startswith("committed seq-")
+        [swept] = clean_up(fake.node) or []
+        assert swept.done and swept.job == "" and swept.summary.startswith("committed seq-")
         assert len(files(fake)) == 4 and not slots_of(folder, tmp_path / "dead")
         assert selection.newest_valid(str(tmp_path / "dead")).step == 10
     finally:
@@ -142,13 +150,16 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         # Job 6 is between two attempts on its batch host.
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
-        assert held(str(folder)) == [LeftCaptures(os.getuid(), "5", True), LeftCaptures(os.getuid(), "6", False)]
-        assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
+        assert find_orphans(str(folder)) == [
+            OrphanedSnapshots(os.getuid(), "5", True),
+            OrphanedSnapshots(os.getuid(), "6", False),
+        ]
+        assert clean_up(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
     finally:
         trainer.kill()
         trainer.wait(timeout=60)
     fake.runner.on("squeue job", 1, "slurm_load_jobs error: Invalid job id specified")
-    assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
+    assert [one.job for one in clean_up(fake.node) or []] == ["5"] and len(files(fake)) == 2
 
 
 @pytest.mark.full
@@ -156,17 +167,17 @@ def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> N
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").mkdir()
     left.runner.on(SHOW, 1, "Invalid job id specified")
-    [swept] = sweep(left.node) or []
-    assert not swept.done and "its mount is gone" in swept.words and len(files(left)) == 2
+    [swept] = clean_up(left.node) or []
+    assert not swept.done and "its mount is gone" in swept.summary and len(files(left)) == 2
     tries = 0
     for _ in range(600):
         left.clock.now += 60
-        tries += len(sweep(left.node) or [])
+        tries += len(clean_up(left.node) or [])
     assert 18 < tries < 30, "later and later, at most half an hour apart"
     (tmp_path / "root").rmdir()
     (tmp_path / "away").rename(tmp_path / "root")
     left.clock.now += 3600
-    [swept] = sweep(left.node) or []
+    [swept] = clean_up(left.node) or []
     assert swept.done and files(left) == []
 
 
@@ -175,10 +186,10 @@ def test_a_clock_that_was_set_back_does_not_put_off_the_next_try(left: Any, tmp_
     left.runner.on(SHOW, 1, "Invalid job id specified")
     for _ in range(8):
         left.clock.now += 3600
-        assert len(sweep(left.node) or []) == 1
+        assert len(clean_up(left.node) or []) == 1
     (tmp_path / "away").rename(tmp_path / "root")
     left.clock.now -= 30 * 86400
-    [swept] = sweep(left.node) or []
+    [swept] = clean_up(left.node) or []
     assert swept.done and files(left) == []
 
 
@@ -203,17 +214,17 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     folder.mkdir(parents=True)
     shm_paths.prepare(str(folder), uid)
     own = folder / f"hyperpod-kit/{uid}"
-    capture(own / "partners", tmp_path / "root", owner=process.myself())
-    assert held(str(folder)) == [LeftCaptures(uid, "5", False)]
+    capture(own / "partners", tmp_path / "root", owner=process.this_process())
+    assert find_orphans(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
     fake.runner.on(SHOW, 1, "Invalid job id specified")
-    [swept] = sweep(fake.node) or []
-    assert not swept.done and "not on storage yet" in swept.words
+    [swept] = clean_up(fake.node) or []
+    assert not swept.done and "not on storage yet" in swept.summary
     capture(own, tmp_path / "root")
     fake.clock.now += 3600
-    [swept] = sweep(fake.node) or []
-    assert swept.done and swept.words.startswith("committed seq-") and not swept.lost
+    [swept] = clean_up(fake.node) or []
+    assert swept.done and swept.summary.startswith("committed seq-") and not swept.lost
     assert not [path for path in own.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
-    assert held(str(folder)) == []
+    assert find_orphans(str(folder)) == []
 
 
 def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tmp_path: Path) -> None:
@@ -224,7 +235,7 @@ def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tm
     os.mkfifo(folder / page.name.replace("-00.ctl", "-02.ctl"))
     (folder / page.name.replace(f"hpk-{os.getuid()}-", "hpk-4242-")).write_bytes(page.read_bytes())
     capture(folder, tmp_path / "other", job="5 --oneliner; reboot")
-    assert held(str(folder)) == [LeftCaptures(os.getuid(), "5", False)]
+    assert find_orphans(str(folder)) == [OrphanedSnapshots(os.getuid(), "5", False)]
 
 
 SAID: List[Dict[str, Any]] = [
@@ -246,7 +257,7 @@ SAID: List[Dict[str, Any]] = [
 
 @pytest.mark.parametrize("case", SAID, ids=lambda case: json.dumps(case["records"]))
 def test_the_verdict(case: Dict[str, Any]) -> None:
-    assert ended(HERE, case["records"]) is case["ended"]
+    assert has_ended(HERE, case["records"]) is case["ended"]
 
 
 ROOTS = "0\t0\t0\t0"
@@ -274,7 +285,7 @@ def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> No
     ):
         a_step(tmp_path / str(pid), words, uids, program)
     (tmp_path / "30").mkdir()
-    assert stepped(str(tmp_path)) == {"12", "13"}
+    assert jobs_with_stepd(str(tmp_path)) == {"12", "13"}
 
 
 @pytest.mark.needs("root")
@@ -284,7 +295,7 @@ def test_whoever_calls_himself_slurmstepd_holds_up_nothing(uid: int) -> None:
     liar = subprocess.Popen(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", *words])
     try:
         until(lambda: b"[4711.batch]\0" in Path(f"/proc/{liar.pid}/cmdline").read_bytes(), what="false name")
-        assert "4711" not in stepped("/proc")
+        assert "4711" not in jobs_with_stepd("/proc")
     finally:
         liar.kill()
         liar.wait(timeout=60)
@@ -315,10 +326,10 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
 
     monkeypatch.setattr(flush_users, "flush_as", flush_as)
     fake.runner.on("scontrol -o show job", 1, "Invalid job id specified")
-    assert len([one for one in held(str(folder)) if one.uid == 4001]) == MOST_JOBS
-    sweep(fake.node)
+    assert len([one for one in find_orphans(str(folder)) if one.uid == 4001]) == MOST_JOBS
+    clean_up(fake.node)
     assert flushed == [4001, 4002], "once a round"
     for _ in range(20):
         fake.clock.now += 60
-        sweep(fake.node)
+        clean_up(fake.node)
     assert flushed[2] == 4002 and flushed.count(4002) > 3, "who is slow comes last from then on"

@@ -15,10 +15,10 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.fuse_conf import allow_other_users
-from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
+from hyperpod_kit.node.mounts.ensure import clear_dead, ensure_mounted, prepare_for_daemon
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.observe.check import check, look_at
+from hyperpod_kit.node.observe.check import check, observe_mounts
 from hyperpod_kit.system.mountinfo import find, parse
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -109,11 +109,11 @@ def test_efs_is_known_by_the_helpers_state_file(make_node: Any) -> None:
 def test_efs_is_known_by_our_own_note_without_one(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs/trainer", "fuse.efs", "127.0.0.1:/"))
-    assert ensure(fake.node, EFS) is True
+    assert ensure_mounted(fake.node, EFS) is True
     assert check(fake.node, EFS).source == f"{FS}:/ {AP}"
     other = EfsMount("home", "/efs/trainer", FS, "fsap-0000000000000000f")
     assert check(fake.node, other).state == "wrong_target"
-    assert ensure(fake.node, EFS) is False
+    assert ensure_mounted(fake.node, EFS) is False
 
 
 def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
@@ -125,8 +125,8 @@ def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
         entry = find((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
         assert entry is not None
         listener.listen(1)
-        assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is False
-    assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is True
+        assert kind_of(EFS).endpoint_is_dead(fake.node, EFS, entry) is False
+    assert kind_of(EFS).endpoint_is_dead(fake.node, EFS, entry) is True
 
 
 def test_without_tls_the_source_says_it(make_node: Any) -> None:
@@ -141,7 +141,7 @@ def test_ensure_tries_again_and_says_what_the_helper_said(make_node: Any) -> Non
     fake = make_node([EFS])
     fake.runner.on("mount -t efs", 32, "access denied by server")
     with pytest.raises(MountFailed, match="access denied by server") as caught:
-        ensure(fake.node, EFS)
+        ensure_mounted(fake.node, EFS)
     tries = sum(call.startswith("mount -t efs") for call in fake.runner.calls)
     assert 8 <= tries <= 12 and 115 <= sum(fake.clock.slept) <= 125
     assert "mount -t efs" in (caught.value.hint or "")
@@ -151,9 +151,9 @@ def test_ensure_leaves_what_lives_there(make_node: Any) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "ext4", "/dev/nvme1n1")
     with pytest.raises(MountFailed, match="wrong_target"):
-        ensure(fake.node, LUSTRE)
+        ensure_mounted(fake.node, LUSTRE)
     with pytest.raises(MountFailed, match="is taken by"):
-        prepare(fake.node, LUSTRE)
+        prepare_for_daemon(fake.node, LUSTRE)
     assert clear_dead(fake.node, LUSTRE) is False
     assert not any("umount" in call for call in fake.runner.calls)
 
@@ -189,7 +189,7 @@ def test_the_directory_beneath_does_not_answer_for_a_mount_that_went_meanwhile(m
             during()
             return ""
 
-        return look_at(fake.node, [LUSTRE], modes=modes)[0].status.state
+        return observe_mounts(fake.node, [LUSTRE], modes=modes)[0].status.state
 
     steady = look(lambda: None)
     assert steady != "absent"

@@ -17,9 +17,9 @@ from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import bring_up
-from hyperpod_kit.node.mounts.ensure import ensure
+from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
-from hyperpod_kit.node.names import names_of
+from hyperpod_kit.node.wait_for_dns import host_names
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -137,7 +137,7 @@ def test_the_names_that_must_resolve_first(make_node: Any) -> None:
         S3Mount("h", "/h", "bucket", region="us-west-2"),
         S3Mount("i", "/i", "bucket", endpoint_url="https://bucket.vpce-1.example.com:8443"),
     )
-    assert names_of(mounts, make_node([]).node.facts) == [
+    assert host_names(mounts, make_node([]).node.facts) == [
         f"{FS}.efs.us-east-1.amazonaws.com",
         f"{FS}.efs.eu-west-1.amazonaws.com",
         FSX,
@@ -199,7 +199,7 @@ def test_a_mount_that_is_made_again_is_made_by_the_same_command(make_node: Any) 
     fake = make_node([mount])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
     for _ in range(3):
-        assert ensure(fake.node, mount) is True
+        assert ensure_mounted(fake.node, mount) is True
         fake.unmounted("/efs")
     made = [call for call in fake.runner.calls if call.startswith("mount")]
     assert len(made) == 3 and len(set(made)) == 1
@@ -209,7 +209,7 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     mount = EfsMount("home", "/efs", FS, AP)
     fake = make_node([mount])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
-    assert ensure(fake.node, mount) is True
+    assert ensure_mounted(fake.node, mount) is True
     assert bring_up(fake.node, mount) == (False, f"{FS}:/ {AP}")
     changed = replace(mount, iam=True, required=False)
     before = len(fake.runner.calls)

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.mounts.mount_record import forget, remember
+from hyperpod_kit.node.mounts.mount_record import delete_record, save_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.system.mountinfo import find
 
@@ -98,7 +98,7 @@ def test_what_lies_above_ours_or_in_its_place(make_node: Any, mount: Any, fs_typ
     fake = make_node([mount])
     fake.mounted(mount.path, fs_type, source)
     fake.serve_s3(UNIT, ["mount-s3", "--prefix", "corpus/", "bucket", "/mnt/data"])
-    remember(fake.node, mount)
+    save_record(fake.node, mount)
     assert check(fake.node, mount).state == "ok"
     fake.mounted(mount.path, fs_type, source)
     status = check(fake.node, mount)
@@ -109,17 +109,17 @@ def test_what_lies_above_ours_or_in_its_place(make_node: Any, mount: Any, fs_typ
     status = check(fake.node, mount)
     assert (status.state, "took the place of ours" in status.detail) == ("wrong_target", True)
     # Made anew by us: noted anew.
-    remember(fake.node, mount)
+    save_record(fake.node, mount)
     assert check(fake.node, mount).state == "ok"
-    forget(fake.node, mount)
-    forget(fake.node, mount)
+    delete_record(fake.node, mount)
+    delete_record(fake.node, mount)
     assert check(fake.node, mount).state == "ok"
 
 
 def test_a_note_by_path_is_believed_where_nothing_lies_beneath(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/a", "fuse.efs", "127.0.0.1:/")
-    remember(fake.node, EFS)
+    save_record(fake.node, EFS)
     fake.unmounted("/efs/a")
     fake.mounted("/elsewhere", "tmpfs", "tmpfs")
     fake.mounted("/efs/a", "fuse.efs", "127.0.0.1:/")
@@ -188,7 +188,7 @@ def test_scratch_is_known_by_the_disk_and_the_directory(make_node: Any) -> None:
     assert listed("/hyperpod-kit/other", "259:5") == "wrong_target"
     assert listed("/hyperpod-kit/scratch", "259:1") == "wrong_target"  # the root disk
     assert listed("/hyperpod-kit/scratch", "259:9") == "wrong_target"
-    remember(fake.node, mount)  # made by us; the image's own mount of the store has gone since
+    save_record(fake.node, mount)  # made by us; the image's own mount of the store has gone since
     assert check(fake.node, mount).state == "ok"
 
 
@@ -204,4 +204,4 @@ def test_an_automount_that_waits_is_no_mount_yet(make_node: Any) -> None:
     fake = make_node([mount])
     fake.mounted("/fsx", "autofs", "systemd-1")
     assert check(fake.node, mount).state == "absent"
-    assert kind_of(mount).endpoint_gone(fake.node, mount, found) is False
+    assert kind_of(mount).endpoint_is_dead(fake.node, mount, found) is False

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.platform import decide_platform
+from hyperpod_kit.model.platform import mark_platform_mounts
 from hyperpod_kit.model.states import ROLES
 
 OTHER_VALUES: Dict[Any, Any] = {
@@ -76,8 +76,14 @@ def test_the_platform_makes_the_first_fsx_of_a_kind_outside_on_create() -> None:
     groups = [("big", "compute"), ("door", "login")]
 
     def theirs(mode: str) -> list[str]:
-        return [mount.name for mount in decide_platform(mounts, mode, groups) if getattr(mount, "platform", False)]
+        return [mount.name for mount in mark_platform_mounts(mounts, mode, groups) if getattr(mount, "platform", False)]
 
     assert theirs("on_create") == []
     assert theirs("on_init_complete") == theirs("ami_only") == ["l1", "root"]
-    assert [mount.name for mount in decide_platform(mounts, "on_init_complete", ())] == ["s", "l1", "l2", "vol", "root"]
+    assert [mount.name for mount in mark_platform_mounts(mounts, "on_init_complete", ())] == [
+        "s",
+        "l1",
+        "l2",
+        "vol",
+        "root",
+    ]

@@ -15,7 +15,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.health import publish
 from hyperpod_kit.node.mount_commands import mounts_command
 from hyperpod_kit.node.mounts import bring_up, protect
-from hyperpod_kit.node.mounts.mount_record import remember
+from hyperpod_kit.node.mounts.mount_record import save_record
 from hyperpod_kit.node.warnings import warnings
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
@@ -26,7 +26,7 @@ SOURCE = "10.0.0.1@tcp:/abcdefgh"
 def test_a_mount_of_hyperpods_gets_them_and_keeps_its_own_flags(make_node: Any) -> None:
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", SOURCE, "rw,flock", flags="rw,noatime")
-    assert protect.lacking(fake.node, LUSTRE) == ("nosuid", "nodev")
+    assert protect.missing_flags(fake.node, LUSTRE) == ("nosuid", "nodev")
     assert protect.protect(fake.node, LUSTRE)
     assert fake.runner.calls == ["mount -o remount,bind,rw,noatime,nosuid,nodev /fsx"]
 
@@ -35,7 +35,7 @@ def test_options_of_the_file_system_are_no_flags(make_node: Any) -> None:
     """A server, or who starts a FUSE daemon, chooses what stands behind the dash."""
     fake = make_node([LUSTRE])
     fake.mounted("/fsx", "lustre", SOURCE, "rw,nosuid,nodev", flags="rw")
-    assert [found.lacks for found in protect.unprotected(fake.node)] == [("nosuid", "nodev")]
+    assert [found.missing_flags for found in protect.find_unprotected(fake.node)] == [("nosuid", "nodev")]
 
 
 def test_where_the_configuration_says_so_they_are_not_set(make_node: Any) -> None:
@@ -51,7 +51,7 @@ def test_flags_that_cannot_be_set_are_said_at_every_look(make_node: Any) -> None
     assert not protect.protect(fake.node, LUSTRE)
     [said] = warnings(fake.node)
     assert "/fsx (lustre from 10.0.0.1@tcp:/abcdefgh) is mounted without nodev" in said and "node apply" in said
-    line = publish.line(fake.node, {}, 0.0, warnings(fake.node))
+    line = publish.make_report(fake.node, {}, 0.0, warnings(fake.node))
     assert line["warnings"] == [said]
 
 
@@ -95,7 +95,7 @@ def test_only_what_a_process_sees_at_a_place_counts(make_node: Any) -> None:
 def test_kinds_without_the_key_always_have_them(make_node: Any, mount: Mount) -> None:
     fake = make_node([mount])
     fake.mounted(mount.path, "fuse", "mountpoint-s3", flags="rw")
-    assert protect.lacking(fake.node, mount) == ("nosuid", "nodev")
+    assert protect.missing_flags(fake.node, mount) == ("nosuid", "nodev")
 
 
 def test_apply_says_what_it_will_set_and_sets_it(make_node: Any) -> None:
@@ -103,7 +103,7 @@ def test_apply_says_what_it_will_set_and_sets_it(make_node: Any) -> None:
     fake = make_node([ours])
     fake.mounted("/fsx", "lustre", SOURCE, flags="rw")
     before = ["mount", "-t", "lustre", "-o", "noatime,flock", f"{FSX}@tcp:/abcdefgh", "/fsx"]
-    remember(fake.node, ours, before)
+    save_record(fake.node, ours, before)
     units = fake.root / "opt/hyperpod-kit/current/units"
     units.mkdir(parents=True)
     (units / "hyperpod-kit-mount-fsx.service").touch()
@@ -118,10 +118,10 @@ def test_to_do_without_them_takes_the_next_mount(make_node: Any) -> None:
     fake = make_node([ours])
     fake.mounted("/fsx", "lustre", SOURCE)
     loose = replace(ours, suid_and_devices=True)
-    remember(
+    save_record(
         fake.node, ours, ["mount", "-t", "lustre", "-o", "nosuid,nodev,noatime,flock", f"{FSX}@tcp:/abcdefgh", "/fsx"]
     )
-    assert bring_up.made_otherwise(fake.node, loose) and not bring_up.made_otherwise(fake.node, ours)
+    assert bring_up.options_changed(fake.node, loose) and not bring_up.options_changed(fake.node, ours)
 
 
 def test_the_report_has_the_warnings(

@@ -16,7 +16,7 @@ import pytest
 from hyperpod_kit.errors import MountFailed
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.nvme import NvmeMount
-from hyperpod_kit.node.mounts.ensure import ensure
+from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.run import LocalRunner
@@ -58,7 +58,7 @@ def test_the_images_own_volume_is_used_as_it_is(make_node: Any) -> None:
     fake.mounted("/opt/dlami/nvme", "ext4", "/dev/mapper/vg.01-lv_ephemeral")
     fake.runner.on("mount -o bind", do=lambda: fake.mounted("/scratch", "ext4", "/dev/mapper/vg.01-lv_ephemeral"))
     with pytest.raises(MountFailed):  # the fake lists a bind mount without its directory
-        ensure(fake.node, SCRATCH)
+        ensure_mounted(fake.node, SCRATCH)
     place = fake.root / "opt/dlami/nvme/hyperpod-kit/scratch"
     assert stat.S_IMODE(place.stat().st_mode) == 0o750
     changing = [call for call in fake.runner.calls if not call.startswith("systemctl")]
@@ -69,7 +69,7 @@ def test_the_images_service_is_waited_for_and_never_fought(make_node: Any) -> No
     fake = make_node([SCRATCH])
     disk(fake, "nvme1n1")
     with pytest.raises(MountFailed, match=r"dlami-nvme\.service has not mounted /opt/dlami/nvme within 90 s"):
-        ensure(fake.node, SCRATCH)
+        ensure_mounted(fake.node, SCRATCH)
     assert not any(call.startswith(("mkfs", "mount", "blkid")) for call in fake.runner.calls)
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_is_not_blank_is_never_written_to(make_node: Any, what: Dict
     disk(fake, "nvme1n1", **what)
     fake.mounted("/precious", "ext4", "/dev/nvme1n1")
     with pytest.raises(MountFailed, match=said):
-        ensure(fake.node, SCRATCH)
+        ensure_mounted(fake.node, SCRATCH)
     assert not any(call.startswith(("mkfs", "mount")) for call in fake.runner.calls)
 
 
@@ -106,18 +106,20 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
     for name in ("nvme1n1", "nvme2n1"):
         fake.runner.on(
             f"mount -o noatime,nosuid,nodev {fake.root}/dev/{name}",
-            do=lambda name=name: fake.mounted(f"{instance_store.OWN}/{name}", "ext4", f"/dev/{name}"),
+            do=lambda name=name: fake.mounted(f"{instance_store.KIT_DIRECTORY}/{name}", "ext4", f"/dev/{name}"),
         )
     kind_of(SCRATCH).prepare(fake.node, SCRATCH)
     kind_of(SECOND).prepare(fake.node, SECOND)
     kind_of(SECOND).prepare(fake.node, SECOND)
     changing = [call for call in fake.runner.calls if call.startswith(("mkfs", "mount"))]
     assert changing == [
-        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.OWN}/nvme1n1",
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.KIT_DIRECTORY}/nvme1n1",
         f"mkfs.ext4 -q -m 0 -L hpk-scratch {fake.root}/dev/nvme2n1",
-        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.OWN}/nvme2n1",
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.KIT_DIRECTORY}/nvme2n1",
     ]
-    assert kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.OWN}/nvme2n1/hyperpod-kit/second"
+    assert (
+        kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.KIT_DIRECTORY}/nvme2n1/hyperpod-kit/second"
+    )
 
 
 REAL = textwrap.dedent("""
@@ -127,7 +129,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts
     from hyperpod_kit.node.observe.check import check
-    from hyperpod_kit.node.mounts.ensure import ensure
+    from hyperpod_kit.node.mounts.ensure import ensure_mounted
     from hyperpod_kit.node.mounts.kinds import instance_store
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
@@ -144,8 +146,8 @@ REAL = textwrap.dedent("""
     mount = NvmeMount("scratch", "/mnt/scratch", uid=2001, gid=2002, mode="1777", world_writable=True)
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
                 NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), Runner(), Clock())
-    assert ensure(node, mount) is True
-    assert ensure(node, mount) is False
+    assert ensure_mounted(node, mount) is True
+    assert ensure_mounted(node, mount) is False
     found = os.stat("/mnt/scratch")
     assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o7777)) == (2001, 2002, "0o1777")
     options = [line.split()[5] for line in open("/proc/self/mountinfo") if " /mnt/scratch " in line]
@@ -156,12 +158,12 @@ REAL = textwrap.dedent("""
     subprocess.run(["mount", "-o", "remount,bind,ro", "/mnt/scratch"], check=True)
     assert check(node, mount).state == "readonly"
     subprocess.run(["umount", "/mnt/scratch"], check=True)
-    assert check(node, mount).state == "absent" and ensure(node, mount) is True
+    assert check(node, mount).state == "absent" and ensure_mounted(node, mount) is True
     assert os.path.getsize("/mnt/scratch/full") == 900000
     # As after a reboot of a HyperPod node: the volume is there again, and empty.
     subprocess.run(["umount", "/mnt/scratch", "/opt/dlami/nvme"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/opt/dlami/nvme"], check=True)
-    assert ensure(node, mount) is True and os.listdir("/mnt/scratch") == []
+    assert ensure_mounted(node, mount) is True and os.listdir("/mnt/scratch") == []
     print("all of it")
 """)
 
@@ -196,10 +198,10 @@ def test_a_real_disk_is_formatted_once_and_a_foreign_one_never(make_node: Any, t
     (fake.root / "dev").mkdir()
     (fake.root / "dev/nvme1n1").symlink_to(device)
     try:
-        assert [found.holds for found in instance_store.find_devices(node)] == [""]
+        assert [found.contents for found in instance_store.find_devices(node)] == [""]
         instance_store._format(node, device)
-        assert [found.holds for found in instance_store.find_devices(node)] == [instance_store.LABEL]
+        assert [found.contents for found in instance_store.find_devices(node)] == [instance_store.LABEL]
         subprocess.run(["tune2fs", "-L", "precious", device], check=True, stdout=subprocess.DEVNULL)
-        assert [found.holds for found in instance_store.find_devices(node)] == ["ext4"]
+        assert [found.contents for found in instance_store.find_devices(node)] == ["ext4"]
     finally:
         subprocess.run(["losetup", "--detach", device], check=True)

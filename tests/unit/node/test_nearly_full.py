@@ -53,15 +53,15 @@ def test_it_is_said_once_and_keeps_nothing_from_anybody(make_node: Any) -> None:
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     ballast = fake.root / "fsx" / "ballast"
     with disk(fake.root / "fsx"):
-        assert ticked(fake.node).said == ()
+        assert ticked(fake.node).messages == ()
         ballast.write_bytes(bytes(17 * MIB))
         up = ticked(fake.node)
-        assert up.said == ("fsx: nearly full: 85 % full",) and up.ordered == ()
+        assert up.messages == ("fsx: nearly full: 85 % full",) and up.ordered == ()
         record = up.records["fsx"]
         assert record.serves and record.state == "ok" and not record.failures and record.nearly_full
-        assert ticked(fake.node).said == ()
+        assert ticked(fake.node).messages == ()
         ballast.write_bytes(bytes(int(15.5 * MIB)))
-        assert ticked(fake.node).said == ()
+        assert ticked(fake.node).messages == ()
         text = (fake.root / TEXTFILE).read_text()
         labels = '{mount="fsx",kind="lustre",path="/fsx",required="true"}'
         assert f"hyperpod_kit_mount_nearly_full{labels} 1" in text
@@ -71,7 +71,7 @@ def test_it_is_said_once_and_keeps_nothing_from_anybody(make_node: Any) -> None:
         (by_hand,) = observed.check_all(fake.node, [LUSTRE], nearly_full={"fsx"})
         assert by_hand.nearly_full and not observed.check(fake.node, LUSTRE).nearly_full
         ballast.write_bytes(bytes(14 * MIB))
-        assert ticked(fake.node).said == ("fsx: no longer nearly full: 70 % full",)
+        assert ticked(fake.node).messages == ("fsx: no longer nearly full: 70 % full",)
     lines = [json.loads(line) for line in Path(fake.node.paths.log).read_text().splitlines()]
     told = [line["mounts"][0] for line in lines if line["step"] == "mounts"]
     assert [one.get("nearly_full", False) for one in told] == [False, True, False]
@@ -99,5 +99,5 @@ def test_what_could_not_be_asked_stays_what_it_was_and_a_bucket_tells_nothing(
     (fsx,) = observed.check_all(fake.node, [LUSTRE], nearly_full={"fsx"})
     assert fsx.nearly_full and fsx.fullness == "" and fsx.share == 0.0
     seen = Probed("answered", size=100, available=1, inodes=10, available_inodes=1)
-    data = observed.with_room(MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK), S3, seen)
+    data = observed.with_capacity(MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK), S3, seen)
     assert not data.nearly_full and (data.used_bytes, data.free_bytes) == (0, 0)

@@ -105,8 +105,14 @@ def test_enroot_has_a_place_for_everybody_again_after_a_boot(fake: Any) -> None:
     assert all(place.stat().st_mode & 0o7777 == 0o1777 for place in places)
     for place in reversed(places):
         place.rmdir()
-    assert enroot.keep(node) and not enroot.keep(node) and all(place.is_dir() for place in places)
-    assert f"{enroot.WITHOUT_DISK}/enroot" in enroot.TEXT.format(runtime="", place=enroot._place(without_disk(node)))
+    assert (
+        enroot.ensure_directories(node)
+        and not enroot.ensure_directories(node)
+        and all(place.is_dir() for place in places)
+    )
+    assert f"{enroot.WITHOUT_DISK}/enroot" in enroot.TEXT.format(
+        runtime="", place=enroot._data_directory(without_disk(node))
+    )
 
 
 def without_disk(node: Node) -> Node:
@@ -129,10 +135,10 @@ def test_pyxis_is_loaded_once_whoever_has_it_loaded(fake: Any, said: str, beside
     if beside:
         (place.parent / f"{place.name}.d").mkdir(parents=True)
         (place.parent / f"{place.name}.d" / "pyxis.conf").write_text(beside)
-    found = pyxis_line.ours(node, said)
+    found = pyxis_line.plugstack_lines(node, said)
     assert len(found) == lines and all(f"required {pyxis_line.PLUGINS[0]} " in line for line in found)
-    assert pyxis_line.ours(node, with_block(said, found)) == found, "our own line is not somebody else's"
-    assert pyxis_line.ours(with_steps(fake.node), said) == []
+    assert pyxis_line.plugstack_lines(node, with_block(said, found)) == found, "our own line is not somebody else's"
+    assert pyxis_line.plugstack_lines(with_steps(fake.node), said) == []
 
 
 def test_daemon_json_of_others_is_added_to_and_given_back(fake: Any) -> None:
@@ -176,27 +182,27 @@ def test_docker_that_was_there_before_goes_on(fake: Any) -> None:
 
 def test_without_a_local_disk_nothing_is_said_of_one(make_node: Any) -> None:
     node = make_node([]).node
-    assert local_disk.place(node) == "" and not podman.keep(with_steps(node, podman=Podman()))
-    assert docker.settings({}, "", False) == {}
+    assert local_disk.find_local_disk(node) == "" and not podman.ensure_directory(with_steps(node, podman=Podman()))
+    assert docker.missing_settings({}, "", False) == {}
 
 
 def test_the_disk_that_is_empty_after_a_boot(fake: Any) -> None:
     node = with_steps(fake.node, podman=Podman())
     run(node)
     place = fake.root / f"{NVME[1:]}/podman"
-    assert place.stat().st_mode & 0o7777 == 0o1777 and not podman.keep(node)
+    assert place.stat().st_mode & 0o7777 == 0o1777 and not podman.ensure_directory(node)
     place.rmdir()
-    assert podman.keep(node) and place.stat().st_mode & 0o7777 == 0o1777
+    assert podman.ensure_directory(node) and place.stat().st_mode & 0o7777 == 0o1777
 
 
 def test_root_and_the_named_never_reach_the_module() -> None:
-    assert pam_slurm_adopt.lines(("ubuntu",), ("admins", "ops"), "/lib/security/m.so") == [
+    assert pam_slurm_adopt.pam_lines(("ubuntu",), ("admins", "ops"), "/lib/security/m.so") == [
         "account [success=3 default=ignore] pam_succeed_if.so quiet user in root:ubuntu",
         "account [success=2 default=ignore] pam_succeed_if.so quiet user ingroup admins",
         "account [success=1 default=ignore] pam_succeed_if.so quiet user ingroup ops",
         "account required /lib/security/m.so",
     ]
-    assert "user in root" in pam_slurm_adopt.lines((), (), "m")[0]
+    assert "user in root" in pam_slurm_adopt.pam_lines((), (), "m")[0]
 
 
 def test_the_lines_stand_before_what_ends_the_stack_for_local_users(fake: Any) -> None:
@@ -233,8 +239,8 @@ def test_sssd_conf_says_what_was_asked(fake: Any) -> None:
     assert "ldap_uri = ldaps://a.example.com, ldaps://b.example.com\n" in text
     assert "access_provider = simple\n" in text and "simple_allow_groups = res\n" in text
     assert (fake.root / "etc/sudoers.d/60-hyperpod-kit-directory").stat().st_mode & 0o777 == 0o440
-    assert "ldap_id_use_start_tls = True" in sssd.conf(replace(LDAP, uri="ldap://a"), "")
-    assert "ldap_id_mapping = True" in sssd.conf(replace(LDAP, schema="ad"), "")
+    assert "ldap_id_use_start_tls = True" in sssd.conf_text(replace(LDAP, uri="ldap://a"), "")
+    assert "ldap_id_mapping = True" in sssd.conf_text(replace(LDAP, schema="ad"), "")
 
 
 def test_nothing_of_the_directory_is_known_any_more(fake: Any) -> None:
@@ -271,7 +277,7 @@ def test_a_password_that_would_be_more_than_one(fake: Any, text: str) -> None:
     secret.parent.mkdir(parents=True)
     secret.write_text(text)
     with pytest.raises(NodeError, match="holds no password"):
-        sssd._wanted(node)
+        sssd._expected_files(node)
 
 
 @pytest.mark.parametrize("hyperpod", [False, True])
@@ -285,6 +291,6 @@ def test_slurm_makes_a_step_for_each_job_where_the_module_asks_for_it(fake: Any,
     if hyperpod:
         Path(fake.node.paths.hyperpod_mark).mkdir(parents=True)
     asked = with_steps(fake.node, pam_slurm_adopt=PamSlurmAdopt())
-    assert "\nPrologFlags=X11,Alloc,Contain\n" in controller.wanted(asked)[0][str(conf)]
-    plain = controller.wanted(with_steps(fake.node))[0][str(conf)]
+    assert "\nPrologFlags=X11,Alloc,Contain\n" in controller.expected_files(asked)[0][str(conf)]
+    plain = controller.expected_files(with_steps(fake.node))[0][str(conf)]
     assert "Contain" not in plain and ("Alloc" in plain) != hyperpod

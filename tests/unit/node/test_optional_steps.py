@@ -44,7 +44,7 @@ from hyperpod_kit.node.optional import (
     ssh_between_nodes,
 )
 from hyperpod_kit.node.optional.registry import ALL, OFF_STEP
-from hyperpod_kit.node.optional.upkeep import PARTS, keep_up
+from hyperpod_kit.node.optional.upkeep import PARTS, run_upkeep
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm import accounting_lines
 
@@ -73,7 +73,7 @@ SIMPLE = {
     "ssh_between_nodes": (
         ssh_between_nodes.STEP,
         SshBetweenNodes("fsx"),
-        {ssh_between_nodes.CLIENT, ssh_between_nodes.SERVER, host_keys.KNOWN, host_keys.EQUIVALENT},
+        {ssh_between_nodes.CLIENT, ssh_between_nodes.SERVER, host_keys.KNOWN_HOSTS, host_keys.EQUIVALENT},
     ),
     "node_exporter": (
         node_exporter.STEP,
@@ -116,7 +116,7 @@ def run(node: Node) -> Dict[str, Any]:
 def test_what_is_on_goes_to_the_node_and_comes_back() -> None:
     config = NodeConfig("demo", "on_create", {}, steps=EACH)
     assert NodeConfig.from_json(config.to_json()) == config
-    assert set(EACH.names) >= set(PARTS) and set(EACH.kept_up_on("controller")) == set(PARTS)
+    assert set(EACH.names) >= set(PARTS) and set(EACH.upkeep_steps_on("controller")) == set(PARTS)
     assert {step.key for step in ALL} == set(EACH.names), "every optional step has its place"
 
 
@@ -161,18 +161,18 @@ def test_one_that_was_killed_in_the_middle_is_taken_back_too(fake: Any) -> None:
     ],
 )
 def test_a_line_that_is_no_name_with_a_key_is_left_out(line: str) -> None:
-    assert host_keys.checked(f"{line}\nnode,10.1.0.1 {KEY}\nnode,10.1.0.1 {KEY}\n") == [f"node,10.1.0.1 {KEY}"]
+    assert host_keys.valid_lines(f"{line}\nnode,10.1.0.1 {KEY}\nnode,10.1.0.1 {KEY}\n") == [f"node,10.1.0.1 {KEY}"]
 
 
 @pytest.mark.needs("root")
 def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))
-    assert run(node)["ok"] and host_keys.count(node) == 2, "itself"
-    assert keep_up(controller) == [] and not host_keys.gather(node, FSX), "nothing has come since"
+    assert run(node)["ok"] and host_keys.count_hosts(node) == 2, "itself"
+    assert run_upkeep(controller) == [] and not host_keys.gather(node, FSX), "nothing has come since"
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99,10.1.0.99 {KEY}\nrubbish\n")
-    assert keep_up(controller) == [] and keep_up(node) == []
+    assert run_upkeep(controller) == [] and run_upkeep(node) == []
     assert {"ip-10-1-0-99", "10.1.0.99"} <= set((fake.root / "etc/ssh/shosts.equiv").read_text().split())
     assert "rubbish" not in (fake.root / "etc/ssh/ssh_known_hosts2").read_text()
 
@@ -186,10 +186,10 @@ def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: A
     assert run(node)["ok"]
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     for number, ahead in enumerate((-7200, 0, 7200), 50):
-        assert keep_up(controller) == [] and keep_up(controller) == []
+        assert run_upkeep(controller) == [] and run_upkeep(controller) == []
         (base / f"hosts/ip-10-1-0-{number}").write_text(f"ip-10-1-0-{number} {KEY}\n")
         os.utime(base / "hosts", (time.time() + ahead, time.time() + ahead))
-        assert keep_up(controller) == [] and f"ip-10-1-0-{number} " in (base / "all").read_text()
+        assert run_upkeep(controller) == [] and f"ip-10-1-0-{number} " in (base / "all").read_text()
     # And what comes in the moment in which the others are read.
     seen = os.stat(base / "hosts")
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99 {KEY}\n")
@@ -213,21 +213,21 @@ def test_accounting_of_somebody_else_is_left_alone(fake: Any) -> None:
     conf = "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=head\n"
     node = accounting_node(fake, Accounting(), conf)
     with pytest.raises(NodeError, match=r"set up already.*AccountingStorageHost=head"):
-        accounting_lines.ours(node, conf)
-    assert accounting_lines.ours(with_steps(fake.node), conf) == {}
+        accounting_lines.kit_settings(node, conf)
+    assert accounting_lines.kit_settings(with_steps(fake.node), conf) == {}
 
 
 def test_slurmctld_starts_anew_only_for_what_it_takes_at_its_start(fake: Any) -> None:
     high = AccountingQos("high", priority=5, preempts=("normal",))
     node = accounting_node(fake, Accounting(qos=(high,), enforce=("qos",)))
-    lines = accounting_lines.ours(node, "GresTypes=gpu\n")
+    lines = accounting_lines.kit_settings(node, "GresTypes=gpu\n")
     assert lines["PreemptType"] == "preempt/qos" and lines["PreemptMode"] == "REQUEUE"
     assert lines["AccountingStorageTRES"] == "gres/gpu" and lines["AccountingStorageEnforce"] == "qos"
     conf = "".join(f"{key}={value}\n" for key, value in lines.items())
     assert accounting_lines.restart_needed("", conf) and not accounting_lines.restart_needed(
         conf, conf + "KillWait=9\n"
     )
-    theirs = accounting_lines.ours(node, "PriorityType=priority/basic\nPriorityWeightQOS=7\n")
+    theirs = accounting_lines.kit_settings(node, "PriorityType=priority/basic\nPriorityWeightQOS=7\n")
     assert not {"PriorityType", "PriorityWeightQOS"} & set(theirs)
 
 
@@ -241,7 +241,7 @@ def test_slurmdbd_hears_of_parents_first_and_of_what_it_does_not_know(fake: Any)
     fake.runner.on("sacctmgr --noheader --parsable2 show qos", out="normal\n")
     fake.runner.on("sacctmgr --noheader --parsable2 show associations", out="root|\nroot|root\nvision|ann\n")
     fake.runner.calls.clear()
-    assert associations.settle(node, asked) == "accounts research, vision; QOS high; 2 users"
+    assert associations.ensure(node, asked) == "accounts research, vision; QOS high; 2 users"
     changes = [line.split(" --quiet ")[1] for line in fake.runner.calls if "--quiet" in line]
     assert changes == [
         "add qos high",
@@ -253,7 +253,7 @@ def test_slurmdbd_hears_of_parents_first_and_of_what_it_does_not_know(fake: Any)
         "add user bob Cluster=demo Account=vision",
     ]
     fake.runner.calls.clear()
-    assert associations.settle(node, asked) == "" and fake.runner.calls == []
+    assert associations.ensure(node, asked) == "" and fake.runner.calls == []
     assert associations.pending(node, replace(asked, enforce=("qos",))) != ""
 
 
@@ -261,7 +261,7 @@ def test_what_sacctmgr_refuses_is_said(fake: Any) -> None:
     node = accounting_node(fake, Accounting())
     fake.runner.on("sacctmgr --immediate", 1, "sacctmgr: error: slurmdbd is not there")
     with pytest.raises(NodeError, match=r"sacctmgr .*add cluster demo: .*slurmdbd is not there"):
-        associations.settle(node, Accounting())
+        associations.ensure(node, Accounting())
     assert not os.path.exists(node.paths.optional_stamp("accounting"))
 
 
@@ -272,11 +272,11 @@ def test_what_sacctmgr_refuses_is_said(fake: Any) -> None:
 def test_the_password_is_text_or_rds_own_words(fake: Any, kept: str, said: str) -> None:
     node = accounting_node(fake, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     with pytest.raises(NodeError, match="the secret sql is not on this node"):
-        slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
+        slurmdbd.expected_conf(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     secret = Path(node.paths.secret("sql"))
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
-    text = slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
+    text = slurmdbd.expected_conf(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     assert f'\nStoragePass="{said}"\n' in text and "StorageHost=db.example.com\n" in text
 
 
@@ -287,5 +287,5 @@ def test_a_secret_that_is_no_password_writes_no_line(fake: Any, kept: str) -> No
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
     with pytest.raises(NodeError, match="holds no password") as caught:
-        slurmdbd.wanted(node, Accounting(OutsideDatabase("db", SQL.arn)))
+        slurmdbd.expected_conf(node, Accounting(OutsideDatabase("db", SQL.arn)))
     assert "evil" not in str(caught.value)

@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import efs_ports, homes, packet_rules
-from hyperpod_kit.node.packet_rules import Wanted
+from hyperpod_kit.node.packet_rules import ExpectedRules
 
 HOME = EfsMount(
     "home-alice", "/home/.homes/alice/home", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", iam=True, owner="alice"
@@ -37,9 +37,9 @@ def have(fake: Any, program: str) -> None:
     path.touch()
 
 
-def listed(asked: Wanted) -> str:
+def listed(asked: ExpectedRules) -> str:
     """As nft lists it: without the lines that replace the table."""
-    return "\n".join(packet_rules.text(asked).splitlines()[2:])
+    return "\n".join(packet_rules.nft_table(asked).splitlines()[2:])
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def listed(asked: Wanted) -> str:
     ],
 )
 def test_which_mounts_want_rules(make_node: Any, mount: Any, nfs: bool, required: bool) -> None:
-    asked = packet_rules.wanted(make_node([mount], (User("alice", 2001, 2001),)).node)
+    asked = packet_rules.expected_rules(make_node([mount], (User("alice", 2001, 2001),)).node)
     assert (asked.nfs, asked.required, bool(asked)) == (nfs, required, nfs)
 
 
 def test_nft_replaces_its_table_in_one_transaction(fake: Any) -> None:
     have(fake, packet_rules.NFT)
     fake.runner.on("nft --numeric list", code=1)
-    assert packet_rules.guard(fake.node)
+    assert packet_rules.ensure_rules(fake.node)
     assert fake.runner.calls[-1] == "nft --file -"
-    asked = packet_rules.wanted(fake.node)
-    text = packet_rules.text(asked)
+    asked = packet_rules.expected_rules(fake.node)
+    text = packet_rules.nft_table(asked)
     assert text.index("delete table inet hyperpod_kit") < text.index("tcp dport 2049 meta skuid != 0 reject")
     fake.runner.on("nft --numeric list", out=listed(asked))
-    assert not packet_rules.guard(fake.node)
+    assert not packet_rules.ensure_rules(fake.node)
 
 
 @pytest.mark.parametrize(
@@ -83,24 +83,24 @@ def test_nft_replaces_its_table_in_one_transaction(fake: Any) -> None:
 )
 def test_half_of_the_rules_are_none(fake: Any, broken: Any) -> None:
     have(fake, packet_rules.NFT)
-    text = listed(packet_rules.wanted(fake.node))
+    text = listed(packet_rules.expected_rules(fake.node))
     fake.runner.on("nft --numeric list", out=text)
-    assert packet_rules.is_guarded(fake.node)
+    assert packet_rules.are_in_force(fake.node)
     fake.runner.on("nft --numeric list", out=broken(text))
-    assert not packet_rules.is_guarded(fake.node)
+    assert not packet_rules.are_in_force(fake.node)
 
 
 def test_rules_for_other_ports_or_other_users_are_not_enough(fake: Any) -> None:
     have(fake, packet_rules.NFT)
-    for other in (Wanted(True, True, None, (20049, 20449)), Wanted(True, True, (0,), efs_ports.PORTS)):
+    for other in (ExpectedRules(True, True, None, (20049, 20449)), ExpectedRules(True, True, (0,), efs_ports.PORTS)):
         fake.runner.on("nft --numeric list", out=listed(other))
-        assert not packet_rules.is_guarded(fake.node)
+        assert not packet_rules.are_in_force(fake.node)
 
 
 def test_iptables_where_there_is_no_nft(fake: Any) -> None:
     have(fake, packet_rules.IPTABLES)
     fake.runner.on("iptables --wait 20 --check", code=1)
-    assert packet_rules.guard(fake.node)
+    assert packet_rules.ensure_rules(fake.node)
     added = [call for call in fake.runner.calls if "--insert" in call]
     assert (
         "iptables --wait 20 --insert OUTPUT --protocol tcp --dport 2049 --match owner --uid-owner 1-4294967294"
@@ -108,7 +108,7 @@ def test_iptables_where_there_is_no_nft(fake: Any) -> None:
         and "!" not in "".join(added)
     ), "an inverted owner fits the kernel's own sockets"
     fake.runner.on("iptables --wait 20 --check")
-    assert not packet_rules.guard(fake.node)
+    assert not packet_rules.ensure_rules(fake.node)
 
 
 def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
@@ -116,13 +116,13 @@ def test_iptables_where_the_kernel_does_not_serve_nft(fake: Any) -> None:
     have(fake, packet_rules.IPTABLES)
     fake.runner.on("nft", code=1)
     fake.runner.on("iptables --wait 20 --check", code=1)
-    assert packet_rules.guard(fake.node) and "--insert OUTPUT" in fake.runner.calls[-1]
+    assert packet_rules.ensure_rules(fake.node) and "--insert OUTPUT" in fake.runner.calls[-1]
     fake.runner.on("iptables --wait 20 --check")
-    assert not packet_rules.guard(fake.node), "and it is not added again and again"
+    assert not packet_rules.ensure_rules(fake.node), "and it is not added again and again"
     fake.runner.on("iptables", code=1, out="Permission denied")
     with pytest.raises(NodeError, match="Permission denied: any user could speak"):
         fake.runner.on("iptables --wait 20 --check", code=1)
-        packet_rules.guard(fake.node)
+        packet_rules.ensure_rules(fake.node)
 
 
 def test_without_a_packet_filter_no_home_is_mounted(fake: Any) -> None:
@@ -135,16 +135,16 @@ def test_without_a_packet_filter_the_others_are_mounted_and_it_is_told(make_node
     fake = make_node([DATA])
     homes.make_mount_point(fake.node, DATA)
     assert (fake.root / "efs").is_dir()
-    found = packet_rules.see_to(fake.node, lambda: "7")
-    assert found.holds is False and not found.required and "could speak NFS" in found.said
-    assert packet_rules.see_to(fake.node, lambda: "7").said == ""
+    found = packet_rules.restore_rules(fake.node, lambda: "7")
+    assert found.in_force is False and not found.required and "could speak NFS" in found.message
+    assert packet_rules.restore_rules(fake.node, lambda: "7").message == ""
     assert len(packet_rules.warnings(fake.node)) == 1
 
 
 def test_a_node_without_any_of_it_runs_nothing(make_node: Any) -> None:
     plain = make_node([LustreMount("fsx", "/fsx", FSX, "abcdefgh")])
     homes.make_mount_point(plain.node, plain.node.mount("fsx"))
-    assert packet_rules.see_to(plain.node) == packet_rules.Guarded() and plain.runner.calls == []
+    assert packet_rules.restore_rules(plain.node) == packet_rules.RulesState() and plain.runner.calls == []
 
 
 @pytest.mark.parametrize(

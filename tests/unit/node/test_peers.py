@@ -9,8 +9,8 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.node.peers.over_slurm import OverSlurm, Way
-from hyperpod_kit.node.peers.query import PeerQuestion, ask
+from hyperpod_kit.node.peers.over_slurm import SlurmRoute, SlurmTransport
+from hyperpod_kit.node.peers.query import PeerQuery, query_peers
 from hyperpod_kit.run import LocalRunner
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
@@ -39,8 +39,8 @@ def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(work)
     nodes = tuple((f"i-{name}", "10.0.0.1", name) for name in ("n1", "n2", "n3"))
-    question = PeerQuestion(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
-    said = {one["id"]: one for one in ask(question, LocalRunner(), "i-0")}
+    question = PeerQuery(nodes, ("/bin/sh", "-c", 'echo "$SLURMD_NODENAME $(id -u) $SLURM_JOB_ID"'), 5.0, 10.0)
+    said = {one["id"]: one for one in query_peers(question, LocalRunner(), "i-0")}
     assert said["i-n1"]["stdout"].split() == ["n1", str(slurm.user), job], "beside the job, as its owner"
     assert (said["i-n1"]["owner"], said["i-n2"]["owner"]) == (slurm.user, None)
     assert said["i-n2"]["stdout"].split()[:2] == ["n2", "0"] and said["i-n2"]["way"] == "slurm"
@@ -57,7 +57,7 @@ def test_a_slurm_that_does_not_answer_is_asked_once() -> None:
             raise RunError(argv, 1, stderr="slurm_load_jobs error: Unable to contact slurm controller")
 
     runner = Silent()
-    over = OverSlurm(runner)
+    over = SlurmTransport(runner)
     for name in ("n1", "n2"):
-        assert over.way(name, ["x"]) == Way(None, "slurm_load_jobs error: Unable to contact slurm controller")
+        assert over.route(name, ["x"]) == SlurmRoute(None, "slurm_load_jobs error: Unable to contact slurm controller")
     assert runner.calls == 1

@@ -12,7 +12,7 @@ from hyperpod_kit.node.health.check_cycle import check_cycle
 from hyperpod_kit.node.health.publish import EVERY
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse
-from hyperpod_kit.remote.validate_mounts import judge
+from hyperpod_kit.remote.validate_mounts import judge_report
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0", required=False)
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -62,7 +62,7 @@ def test_a_line_is_a_report_that_the_other_side_takes(make_node: Any) -> None:
     [line] = told(fake)
     facts = fake.node.facts
     target = NodeTarget(facts.instance_id, facts.group, facts.role, facts.address)
-    found = judge(
+    found = judge_report(
         target, NodeResponse(json.dumps(line), at=line["checked_at"]), [EFS, LUSTRE], 60.0, line["checked_at"] + 1
     )
     assert found.healthy and [mount.state for mount in found.mounts] == ["absent", "ok"]
@@ -73,4 +73,4 @@ def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
     Path(fake.node.paths.log).mkdir(parents=True)
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     done = check_cycle(fake.node)
-    assert done is not None and any("nobody outside is told" in words for words in done.said)
+    assert done is not None and any("nobody outside is told" in words for words in done.messages)

@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.mounts.mount_record import remember
+from hyperpod_kit.node.mounts.mount_record import save_record
 from tests.support.capabilities import require
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")
@@ -35,7 +35,7 @@ def carrying(make_node: Any, *earlier: Any, now: Any = ()) -> Any:
 
 def mounted(fake: Any, mount: Any) -> None:
     fake.mounted(mount.path, "nfs4", "127.0.0.1:/")
-    remember(fake.node, mount)
+    save_record(fake.node, mount)
     fake.runner.on(f"umount {mount.path}", do=lambda: fake.unmounted(mount.path))
 
 
@@ -59,7 +59,7 @@ def test_what_others_made_is_left_alone(make_node: Any) -> None:
     (fake.root / UNITS / "slurmd.service").write_text("[Unit]\n")
     fake.mounted("/old", "nfs4", "127.0.0.1:/")  # somebody else's, at a path that was once ours
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
-    remember(fake.node, theirs)
+    save_record(fake.node, theirs)
     changed, notes = remove_stale.remove_stale(fake.node)
     assert changed and notes == []
     assert not [call for call in fake.runner.calls if call.startswith("umount")]
@@ -100,7 +100,7 @@ def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
     write_json(
         fake.node.paths.carried, [{"kind": "gluster", "name": "g"}, {"kind": "efs", "shape": 1}, mount_to_dict(OLD)]
     )
-    assert remove_stale.carried(fake.node) == [OLD]
+    assert remove_stale.recorded_mounts(fake.node) == [OLD]
 
 
 @pytest.fixture

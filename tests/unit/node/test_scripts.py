@@ -17,8 +17,8 @@ import pytest
 
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.scripts import OwnScript
-from hyperpod_kit.node.apply import apply, foresee
+from hyperpod_kit.model.scripts import CustomScript
+from hyperpod_kit.node.apply import apply, preview
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.scripts import AFTER_MOUNTS_STEPS, AFTER_SLURM_STEPS, BEFORE_MOUNTS_STEPS
@@ -43,8 +43,8 @@ class Scripts:
 
     def has(self, body: str, name: str = "own", **how: Any) -> None:
         """One script more; its body may name $TRACE."""
-        script = OwnScript(name, "run.sh", **how)
-        place = self.bundle / script.place / "run.sh"
+        script = CustomScript(name, "run.sh", **how)
+        place = self.bundle / script.bundle_directory / "run.sh"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"#!/bin/bash\nTRACE={self.trace}\n{body}\n")
         others = tuple(one for one in self.node.config.scripts if one.name != name)
@@ -71,12 +71,12 @@ def scripts(make_node: Any) -> Scripts:
 
 def test_once_for_the_same_files_and_arguments(scripts: Scripts) -> None:
     scripts.has('echo "$@" >>$TRACE', arguments=("one", "two words"))
-    [foreseen] = foresee(scripts.node, scripts.steps())
+    [foreseen] = preview(scripts.node, scripts.steps())
     assert foreseen["would"] == "run run.sh"
     first, second = scripts.apply(), scripts.apply()
     assert (first["changed"], second["changed"]) == (1, 0) and first["ok"] and second["ok"]
     assert scripts.ran == ["one two words"]
-    assert [one["would"] for one in foresee(scripts.node, scripts.steps())] == [""]
+    assert [one["would"] for one in preview(scripts.node, scripts.steps())] == [""]
 
 
 @pytest.mark.parametrize("what", ["file", "arguments"])
@@ -84,7 +84,7 @@ def test_another_one_runs_again(scripts: Scripts, what: str) -> None:
     scripts.has("echo $1 >>$TRACE", arguments=("one",))
     scripts.apply()
     scripts.has("echo $1 >>$TRACE; :" if what == "file" else "echo $1 >>$TRACE", arguments=("two",))
-    assert "it is another one now" in foresee(scripts.node, scripts.steps())[0]["would"]
+    assert "it is another one now" in preview(scripts.node, scripts.steps())[0]["would"]
     assert scripts.apply()["changed"] == 1
     assert scripts.ran == ["one", "two"]
 
@@ -145,7 +145,7 @@ def test_a_file_without_a_first_line_of_its_own(
     place = scripts.bundle / "scripts/own" / name
     place.parent.mkdir(parents=True)
     place.write_text(f"# Copyright\n{text}\n")
-    script = OwnScript("own", name)
+    script = CustomScript("own", name)
     scripts.node = replace(scripts.node, config=replace(scripts.node.config, scripts=(script,)))
     assert scripts.apply()["ok"]
     assert scripts.ran[0].strip() in ("bash 5", "python")
@@ -208,7 +208,9 @@ def test_places_roles_and_groups(scripts: Scripts) -> None:
 
 
 def test_where_they_stand_among_our_steps() -> None:
-    scripts = tuple(OwnScript(when, "run.sh", when=when) for when in ("after-slurm", "after-mounts", "before-mounts"))
+    scripts = tuple(
+        CustomScript(when, "run.sh", when=when) for when in ("after-slurm", "after-mounts", "before-mounts")
+    )
     mount = EfsMount("home", "/home", file_system_id="fs-0123456789abcdef0")
     config = NodeConfig("demo", "on_create", {"g": "compute"}, (mount,), scripts=scripts)
     names = [step.name for step in plan(STEPS, config, "compute", "g", "on_create")]
@@ -265,7 +267,7 @@ def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path, ti
     assert scripts.apply()["ok"]
     assert scripts.ran == ["run.sh", "waiting", "run.sh"], "the half of it is gone"
     until(lambda: not any(_runs_in(str(pid), scripts) for pid in left), what="the end of the first, with its children")
-    assert not os.path.exists(scripts.node.paths.script_at_work("own"))
+    assert not os.path.exists(scripts.node.paths.running_script("own"))
 
 
 def _runs_in(pid: str, scripts: Scripts) -> bool:
@@ -276,7 +278,7 @@ def _runs_in(pid: str, scripts: Scripts) -> bool:
 
 
 def test_a_configuration_of_an_earlier_release_has_none() -> None:
-    config = NodeConfig("demo", "on_create", {"g": "compute"}, scripts=(OwnScript("own", "run.sh", ("a",)),))
+    config = NodeConfig("demo", "on_create", {"g": "compute"}, scripts=(CustomScript("own", "run.sh", ("a",)),))
     assert NodeConfig.from_json(config.to_json()) == config
     earlier = json.loads(config.to_json())
     del earlier["scripts"]

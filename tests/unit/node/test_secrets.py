@@ -24,7 +24,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
-from hyperpod_kit.node.secrets.keep import keep, missing
+from hyperpod_kit.node.secrets.secret_files import ensure_secrets, missing_secrets
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.signing.exchange import exchange
 from hyperpod_kit.signing.request import Credentials
@@ -191,31 +191,31 @@ def test_files_are_for_their_owner_alone_and_a_second_run_changes_nothing(make_n
     def ask(secret: Secret, clock: Clock) -> bytes:
         return values[secret.name]
 
-    assert missing(node) == ["db", "api"]
+    assert missing_secrets(node) == ["db", "api"]
     old = os.umask(0)
     try:
-        assert keep(node, ask) == ["db", "api"]
+        assert ensure_secrets(node, ask) == ["db", "api"]
     finally:
         os.umask(old)
     path = Path(node.paths.secret("db"))
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"one", 0o400)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o711
-    assert missing(node) == [] and keep(node, ask) == []
+    assert missing_secrets(node) == [] and ensure_secrets(node, ask) == []
     values["db"] = b"rotated"
     path.with_name("api").chmod(0o644)
     path.with_name("left").write_text("of an earlier configuration")
-    assert keep(node, ask) == ["left", "db", "api"]
+    assert ensure_secrets(node, ask) == ["left", "db", "api"]
     assert path.read_bytes() == b"rotated" and stat.S_IMODE(path.with_name("api").stat().st_mode) == 0o400
     assert sorted(os.listdir(path.parent)) == ["api", "db"]
     path.unlink()
     path.symlink_to(path.with_name("elsewhere"))
-    assert keep(node, ask) == ["db"] and not path.is_symlink() and not path.with_name("elsewhere").exists()
+    assert ensure_secrets(node, ask) == ["db"] and not path.is_symlink() and not path.with_name("elsewhere").exists()
 
 
 def test_an_owner_that_does_not_exist_is_named(make_node: Any) -> None:
     node = with_secrets(make_node(()), Secret("db", DB.arn, owner="nosuch"))
     with pytest.raises(NodeError, match="secret db: its owner nosuch does not exist"):
-        keep(node, lambda secret, clock: b"")
+        ensure_secrets(node, lambda secret, clock: b"")
 
 
 def test_the_value_is_in_no_argv_and_no_log(cloud: Cloud, make_sandbox: Any) -> None:

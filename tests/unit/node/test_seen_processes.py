@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hyperpod_kit.node.file_audit.identity import SeenProcesses
+from hyperpod_kit.node.file_audit.identity import ProcessTable
 
 
 def process(proc: Path, state: str, environment: bytes, uid: int = 2001) -> None:
@@ -18,15 +18,15 @@ def process(proc: Path, state: str, environment: bytes, uid: int = 2001) -> None
 
 def test_one_that_has_ended_and_is_not_reaped_is_what_it_was(tmp_path: Path) -> None:
     """A zombie has its state still, and no environment any more."""
-    seen = SeenProcesses(str(tmp_path))
+    seen = ProcessTable(str(tmp_path))
     process(tmp_path, "R (running)", b"A=1\0SLURM_JOB_ID=4711\0")
-    before = seen.look(7, "/usr/bin/mkdir")
+    before = seen.inspect(7, "/usr/bin/mkdir")
     assert before is not None and (before.job, before.job_by, before.seen) == ("4711", "environment", "")
     process(tmp_path, "Z (zombie)", b"")
-    assert seen.of(7) == before._replace(seen="earlier")
+    assert seen.identity_of(7) == before._replace(seen="earlier")
 
 
 def test_one_that_nobody_has_seen_alive_has_a_user_and_no_job(tmp_path: Path) -> None:
     process(tmp_path, "Z (zombie)", b"", uid=os.getuid())
-    found = SeenProcesses(str(tmp_path)).of(7)
+    found = ProcessTable(str(tmp_path)).identity_of(7)
     assert found is not None and (found.uid, found.job) == (os.getuid(), "")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
-from hyperpod_kit.node.mounts.shadowed_homes import carry_over, homes_in, missing_homes
+from hyperpod_kit.node.mounts.shadowed_homes import copy_missing_homes, homes_in, missing_homes
 
 CHECKOUT = Path(__file__).parents[3]
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
@@ -33,7 +33,7 @@ def test_whose_homes_belong_there(make_node: Any) -> None:
     assert missing_homes(fake.node, HOME) == [("/home/ubuntu", 1000, 1000)]
     elsewhere = OpenZfsMount("data", "/data", FSX)
     before = len(fake.runner.calls)
-    assert carry_over(fake.node, elsewhere) == []
+    assert copy_missing_homes(fake.node, elsewhere) == []
     assert fake.runner.calls[before:] == []
     assert missing_homes(fake.node, OpenZfsMount("homes", "/home", FSX, platform=True)) == []
 
@@ -44,7 +44,7 @@ REAL = textwrap.dedent("""
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts
-    from hyperpod_kit.node.mounts.shadowed_homes import carry_over
+    from hyperpod_kit.node.mounts.shadowed_homes import copy_missing_homes
     from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.node.timing import Clock
     from hyperpod_kit.run import LocalRunner
@@ -66,7 +66,7 @@ REAL = textwrap.dedent("""
     mount = OpenZfsMount("homes", base, "fs-1")
     node = Node(NodePaths(""), NodeConfig("demo", "on_create", {"g": "compute"}, (mount,)),
                 NodeFacts("n", "10.0.0.1", "i-1", "g", "compute", "us-east-1", "aws", None), LocalRunner(), Clock())
-    assert carry_over(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
+    assert copy_missing_homes(node, mount) == [f"{base}/ubuntu", f"{base}/none"]
     found = os.stat(f"{base}/ubuntu/.ssh")
     assert (found.st_uid, found.st_gid, oct(found.st_mode & 0o777)) == (1000, 1000, "0o700")
     assert open(f"{base}/ubuntu/.ssh/authorized_keys").read() == "key of ubuntu here"
@@ -74,7 +74,7 @@ REAL = textwrap.dedent("""
     assert sorted(os.listdir(base)) == ["first", "none", "ubuntu"], os.listdir(base)
     new = os.stat(f"{base}/none")
     assert (new.st_uid, new.st_gid, oct(new.st_mode & 0o777)) == (2002, 2002, "0o700")
-    assert carry_over(node, mount) == []
+    assert copy_missing_homes(node, mount) == []
     assert "beneath" not in open("/proc/self/mountinfo").read()
     print("all of it")
 """)

@@ -12,18 +12,18 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.files import read_json, write_json
-from hyperpod_kit.node.health.publish import line
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.health.publish import make_report
+from hyperpod_kit.node.locks import hold_lock
 from hyperpod_kit.node.slurm import hooks, plugin
-from hyperpod_kit.node.slurm.drain import Shown
+from hyperpod_kit.node.slurm.drain import SlurmNodeStatus
 from hyperpod_kit.node.slurm.guard import cycle, mend, report, restore
+from hyperpod_kit.node.slurm.guard.collect import ControllerFacts, PlaneFacts
 from hyperpod_kit.node.slurm.guard.judge import judge
-from hyperpod_kit.node.slurm.guard.look import ControllerFacts, PlaneFacts
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_record
 from hyperpod_kit.slurm.plugin_load import PluginLoad
-from hyperpod_kit.slurm.unanswered import unanswered
+from hyperpod_kit.slurm.unanswered import diagnose
 
 CONF, PLUGINS = "/opt/slurm/etc/slurm.conf", "/opt/slurm/etc/plugstack.conf"
 THEIRS = "ClusterName=demo\nStateSaveLocation=/var/spool/slurmctld\n"
@@ -50,10 +50,10 @@ def facts(conf: Optional[str] = WANTED, plugins: str = "p", **running: str) -> C
 
 
 def refusal(stderr: str) -> Any:
-    return unanswered(RunError(["scontrol"], 1, "", stderr))
+    return diagnose(RunError(["scontrol"], 1, "", stderr))
 
 
-NO_PROGRAM = unanswered(RunError(["scontrol"], 127, "", "scontrol: command not found"))
+NO_PROGRAM = diagnose(RunError(["scontrol"], 127, "", "scontrol: command not found"))
 
 CASES: Dict[str, Any] = {
     "a node that is well": (HEALTHY, {}),
@@ -83,9 +83,15 @@ CASES: Dict[str, Any] = {
     "two Slurms": (replace(HEALTHY, running="24.11.5", installed="25.11.1"), {"two-slurms": True}),
     "two builds of one": (replace(HEALTHY, running="24.11.5", installed="24.11.6"), {}),
     "an old slurmctld says nothing": (replace(HEALTHY, installed="24.11.6"), {}),
-    "slurmctld does not know it": (replace(HEALTHY, known=False), {"node-unknown": True}),
-    "drained": (replace(HEALTHY, shown=Shown("IDLE+DRAIN", "Duplicate jobid", 0.0)), {"duplicate-job": True}),
-    "drained by an admin": (replace(HEALTHY, shown=Shown("IDLE+DRAIN", "a fan", 0.0)), {"drained-by-others": False}),
+    "slurmctld does not know it": (replace(HEALTHY, is_known=False), {"node-unknown": True}),
+    "drained": (
+        replace(HEALTHY, slurm_node=SlurmNodeStatus("IDLE+DRAIN", "Duplicate jobid", 0.0)),
+        {"duplicate-job": True},
+    ),
+    "drained by an admin": (
+        replace(HEALTHY, slurm_node=SlurmNodeStatus("IDLE+DRAIN", "a fan", 0.0)),
+        {"drained-by-others": False},
+    ),
     "in order": (replace(HEALTHY, controller=facts()), {}),
     "the block is gone, and runs": (replace(HEALTHY, controller=facts(THEIRS)), {"block-missing": True}),
     "the block is there, and does not run": (
@@ -101,7 +107,7 @@ CASES: Dict[str, Any] = {
         {},
     ),
     "slurm.conf is not there": (
-        replace(HEALTHY, controller=ControllerFacts(unknown="the platform has not written it")),
+        replace(HEALTHY, controller=ControllerFacts(problem="the platform has not written it")),
         {"config-unknown": True},
     ),
     "an admin's own Prolog": (
@@ -150,7 +156,7 @@ def test_what_needs_a_restart_stays_as_it_is() -> None:
     accounting = [*OURS, "AccountingStorageType=accounting_storage/slurmdbd"]
     asked = replace(
         facts(THEIRS, accountingstoragetype="accounting_storage/none"),
-        wanted={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"},
+        expected_texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"},
     )
     assert restore.plan(asked).files[CONF] == WANTED
     there = replace(asked, texts={CONF: hooks.with_block(THEIRS, accounting), PLUGINS: "p"})
@@ -178,9 +184,12 @@ def on_disk(fake: Any, conf: str) -> ControllerFacts:
     for place, text in ((CONF, conf), (PLUGINS, "p")):
         Path(places[place]).write_text(text)
     asked = facts(conf)
-    moved = {places[place]: text for place, text in asked.wanted.items()}
+    moved = {places[place]: text for place, text in asked.expected_texts.items()}
     return replace(
-        asked, texts={places[place]: text for place, text in asked.texts.items()}, wanted=moved, slurm_conf=places[CONF]
+        asked,
+        texts={places[place]: text for place, text in asked.texts.items()},
+        expected_texts=moved,
+        slurm_conf=places[CONF],
     )
 
 
@@ -226,13 +235,13 @@ def test_a_file_that_somebody_writes_in_this_moment_is_left_to_him(fake: Any) ->
 def test_a_success_after_failures_is_the_first() -> None:
     tries = mend.Tries()
     for at in (0.0, 20.0, 60.0, 140.0):
-        tries = tries.again(at, "the plugin", "no compiler")
+        tries = tries.after_try(at, "the plugin", "no compiler")
     assert tries.count == 4, "each failure makes the pause longer"
-    built = tries.again(300.0, "the plugin")
+    built = tries.after_try(300.0, "the plugin")
     [told] = mend.findings(mend.Mended({mend.BUILT: built}), 301.0)
     assert (told.code, told.fault) == ("plugin-built", False)
-    assert tries.rested(400.0) == mend.Tries(), "somebody else has put it right"
-    assert built.rested(400.0) == built
+    assert tries.after_success(400.0) == mend.Tries(), "somebody else has put it right"
+    assert built.after_success(400.0) == built
 
 
 def test_a_slurmctld_that_refuses_is_told_of_and_asked_later(fake: Any) -> None:
@@ -242,7 +251,7 @@ def test_a_slurmctld_that_refuses_is_told_of_and_asked_later(fake: Any) -> None:
     assert (told.code, told.fault) == ("not-put-back", True) and "Unable to contact" in told.detail
 
 
-DUPLICATE = Shown("IDLE+DRAIN", "Duplicate jobid", 1_800_000_000.0 - 60)
+DUPLICATE = SlurmNodeStatus("IDLE+DRAIN", "Duplicate jobid", 1_800_000_000.0 - 60)
 UNDRAIN = "scontrol update nodename=ip-10-1-0-20 state=undrain"
 QUEUE = "squeue --noheader --all --nodelist=ip-10-1-0-20 --format=%i --states=R,CG,S,ST,SI"
 
@@ -263,7 +272,7 @@ QUEUE = "squeue --noheader --all --nodelist=ip-10-1-0-20 --format=%i --states=R,
     ],
 )
 def test_only_a_node_without_its_job_is_undrained(
-    fake: Any, shown: Shown, queue: Any, step: str, undrained: bool
+    fake: Any, shown: SlurmNodeStatus, queue: Any, step: str, undrained: bool
 ) -> None:
     fake.runner.answers[QUEUE] = queue
     if step:
@@ -271,7 +280,7 @@ def test_only_a_node_without_its_job_is_undrained(
         (fake.root / "proc/77/cmdline").write_text(step)
         (fake.root / "proc/77/status").write_text("Uid:\t0\t0\t0\t0\n")
         (fake.root / "proc/77/exe").symlink_to("/opt/slurm/sbin/slurmstepd")
-    node = replace(HEALTHY, node="ip-10-1-0-20", shown=shown)
+    node = replace(HEALTHY, node="ip-10-1-0-20", slurm_node=shown)
     done = mend.mend(fake.node, node, {})
     assert (UNDRAIN in fake.runner.calls) is undrained
     assert bool(done.done) is undrained
@@ -327,33 +336,35 @@ def worker(fake: Any, monkeypatch: pytest.MonkeyPatch, *, shown: str) -> Any:
 def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1")
     done = cycle.guard_cycle(node)
-    assert done is not None and done.record.findings == () and done.said == (), done
-    assert report.standing(node) == []
+    assert done is not None and done.record.findings == () and done.messages == (), done
+    assert report.current_findings(node) == []
     sick = worker(fake, monkeypatch, shown="DOWN* Version=24.11.5 Port=1")
     done = cycle.guard_cycle(sick)
     assert done is not None and [one.code for one in done.record.findings] == ["two-slurms", "node-down"]
-    assert [words.split(":")[0] for words in done.said] == ["two-slurms", "node-down"]
-    assert read_record(node.paths.slurm_guard) == done.record and report.standing(node) == list(done.record.findings)
+    assert [words.split(":")[0] for words in done.messages] == ["two-slurms", "node-down"]
+    assert read_record(node.paths.slurm_guard) == done.record and report.current_findings(node) == list(
+        done.record.findings
+    )
     again = cycle.guard_cycle(sick)
-    assert again is not None and again.said == ()
+    assert again is not None and again.messages == ()
     text = (fake.root / f"var/lib/node_exporter/textfile_collector/{cycle.METRICS}").read_text()
     assert (
         "hyperpod_kit_slurm_faults 2\n" in text
         and 'hyperpod_kit_slurm_finding{code="node-down",fault="true"} 1' in text
     )
-    told = line(node, {}, fake.clock.wall(), slurm=report.standing(node))
+    told = make_report(node, {}, fake.clock.wall(), slurm=report.current_findings(node))
     assert [one["code"] for one in told["slurm"]] == ["two-slurms", "node-down"]
     over = cycle.guard_cycle(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
-    assert over is not None and over.said == ("two-slurms: over", "node-down: over")
+    assert over is not None and over.messages == ("two-slurms: over", "node-down: over")
 
 
 def test_what_apply_is_at_work_on_is_not_judged(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     node = worker(fake, monkeypatch, shown="DOWN* Port=1")
-    with held(node, "apply", seconds=0):
+    with hold_lock(node, "apply", seconds=0):
         done = cycle.guard_cycle(node)
     assert done is not None and done.record.findings == ()
     assert not [call for call in fake.runner.calls if call.startswith("scontrol")]
-    with held(node, cycle.LOCK, seconds=0):
+    with hold_lock(node, cycle.LOCK, seconds=0):
         assert cycle.guard_cycle(node) is None
 
 
@@ -400,15 +411,15 @@ def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
 
     up_for(10.0)
     fake.clock.sleep(late)
-    assert report.standing(node) == [], "it has just booted"
+    assert report.current_findings(node) == [], "it has just booted"
     up_for(late)
-    assert [(one.code, one.fault) for one in report.standing(node)] == [(findings.SILENT, False)]
+    assert [(one.code, one.fault) for one in report.current_findings(node)] == [(findings.SILENT, False)]
     write_json(node.paths.status, {**(read_json(node.paths.status) or {}), "finished_at": fake.clock.wall() - 5})
-    assert report.standing(node) == [], "it was made this moment"
+    assert report.current_findings(node) == [], "it was made this moment"
     record = GuardRecord(fake.clock.wall(), (SlurmFinding("slurmd-down", "x", "y"),))
     write_json(node.paths.slurm_guard, record.to_dict())
-    assert report.standing(node) == list(record.findings)
+    assert report.current_findings(node) == list(record.findings)
     fake.clock.sleep(late)
-    assert [one.code for one in report.standing(node)] == [findings.SILENT]
+    assert [one.code for one in report.current_findings(node)] == [findings.SILENT]
     other = replace(node, config=replace(node.config, lifecycle_mode="ami_only"))
-    assert report.standing(other) == [], "there no guard is started"
+    assert report.current_findings(other) == [], "there no guard is started"

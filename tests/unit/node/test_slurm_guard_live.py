@@ -79,7 +79,7 @@ def fake(slurm: private_slurm.PrivateSlurm, make_node: Any, monkeypatch: pytest.
     write_json(paths.status, {"ok": True, "bundle_id": "b1", "finished_at": time.time()})
     theirs = {path: Path(path).read_text() for path in (paths.slurm_conf, paths.plugstack_conf)}
     Path(paths.plugstack_conf).write_text("")
-    for path, text in controller.wanted(made.node)[0].items():
+    for path, text in controller.expected_files(made.node)[0].items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         Path(path).write_text(text)
     slurm.call("scontrol", "reconfigure")

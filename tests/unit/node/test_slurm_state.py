@@ -14,7 +14,7 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
-from hyperpod_kit.node.slurm.keeper import LeaseKeeper
+from hyperpod_kit.node.slurm.lease_keeper import LeaseKeeper
 
 pytestmark = pytest.mark.needs("root")
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -45,9 +45,9 @@ def saved(at: float, next_job: int, *jobs: str) -> bytes:
 
 
 def prepared(fake: Any, before: str = "") -> state.StateLocation:
-    where = state.place(fake.node)
+    where = state.shared_state_location(fake.node)
     assert where is not None and where.base == BASE
-    state.prepare(fake.node, where, "root", before, state.decide(fake.node, where, before).choice)
+    state.prepare_state(fake.node, where, "root", before, state.decide_copy(fake.node, where, before).choice)
     return where
 
 
@@ -74,19 +74,19 @@ def leases(fake: Any) -> str:
 def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
     one, _ = keeper(fake)
     one.claim()
-    assert fake.clock.slept == [] and lease.owner(leases(fake), 1) == lease.LeaseOwner("i-0me", "ip-10-1-0-20")
+    assert fake.clock.slept == [] and lease.read_owner(leases(fake), 1) == lease.LeaseOwner("i-0me", "ip-10-1-0-20")
     beats = []
 
     def look() -> None:
-        beats.append(lease.beat(leases(fake), 1))
+        beats.append(lease.read_beat(leases(fake), 1))
         one.stopping = len(beats) == 4
 
     each_sleep(fake, look)
-    assert one.keep() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
+    assert one.renew_until_stopped() == "" and len(set(beats)) == 4 and KILL not in fake.runner.calls
     fake.runner.on("systemctl is-active --quiet slurmctld", 3)
     one.release()
     other = lease.generations(leases(fake))[-1]
-    assert lease.free(leases(fake), other, OTHER), "whoever comes next need not wait"
+    assert lease.is_free(leases(fake), other, OTHER), "whoever comes next need not wait"
 
 
 @pytest.mark.full
@@ -115,7 +115,7 @@ def test_a_lease_that_was_taken_kills_slurmctld_at_once(fake: Any) -> None:
     one, _ = keeper(fake)
     one.claim()
     each_sleep(fake, lambda: lease.take(leases(fake), 1, OTHER))
-    assert one.keep() == "another machine has taken Slurm's state: slurmctld was killed here"
+    assert one.renew_until_stopped() == "another machine has taken Slurm's state: slurmctld was killed here"
     assert fake.runner.calls[-1] == KILL and fake.clock.slept == [lease.RENEW]
 
 
@@ -124,7 +124,7 @@ def test_storage_that_does_not_take_a_renewal_kills_slurmctld_before_another_mac
     one.claim()
     began = fake.clock.now
     os.rename(leases(fake), leases(fake) + ".away")
-    assert "could not be renewed for 20 s" in one.keep()
+    assert "could not be renewed for 20 s" in one.renew_until_stopped()
     assert fake.runner.calls[-1] == KILL and fake.clock.now - began < lease.TAKEOVER - lease.RENEW
     assert any("not renewed: renew at" in words and "No such file" in words for words in said)
 

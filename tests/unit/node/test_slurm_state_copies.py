@@ -18,7 +18,14 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, fence, hooks, lease, state
-from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose, parse, read
+from hyperpod_kit.node.slurm.saved_state import (
+    RunningSlurmctld,
+    SavedState,
+    StateCopy,
+    choose_copy,
+    parse,
+    read_saved_state,
+)
 from hyperpod_kit.run import Completed
 from tests.support.slurm_commands import PrivateSlurmPaths, SlurmCommands
 from tests.support.wait import until
@@ -41,18 +48,18 @@ def copy(at: float, next_job: int, *jobs: str) -> SavedState:
 
 CHOICES = [
     ("only the shared one", copy(NOW - 9, 5, "4"), None, StateCopy.SHARED),
-    ("only the own one", None, copy(NOW - 9, 5, "4"), StateCopy.OWN),
+    ("only the own one", None, copy(NOW - 9, 5, "4"), StateCopy.LOCAL),
     ("none at all", None, None, StateCopy.SHARED),
     ("both the same", copy(NOW - 9, 5, "4"), copy(NOW - 9, 5, "4"), StateCopy.SHARED),
-    ("slurmctld went on in its own", copy(NOW - 99, 25, "24"), copy(NOW - 1, 26, "25"), StateCopy.OWN),
-    ("the same second, one job later", copy(NOW - 1, 25, "24"), copy(NOW - 1, 26, "24", "25"), StateCopy.OWN),
+    ("slurmctld went on in its own", copy(NOW - 99, 25, "24"), copy(NOW - 1, 26, "25"), StateCopy.LOCAL),
+    ("the same second, one job later", copy(NOW - 1, 25, "24"), copy(NOW - 1, 26, "24", "25"), StateCopy.LOCAL),
     ("its last job may have ended there", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26), None),
     ("the same number, saved later", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26, "24"), None),
-    ("all jobs ended there", copy(NOW - 99, 25, "24"), copy(NOW - 1, 30), StateCopy.OWN),
+    ("all jobs ended there", copy(NOW - 99, 25, "24"), copy(NOW - 1, 30), StateCopy.LOCAL),
     ("slurmctld went on in the shared one", copy(NOW - 1, 26, "25"), copy(NOW - 99, 25, "24"), StateCopy.SHARED),
     ("a controller began anew", copy(NOW - 99, 25, "24"), copy(NOW - 1, 1), StateCopy.SHARED),
     ("both began anew", copy(NOW - 99, 1), copy(NOW - 1, 1), StateCopy.SHARED),
-    ("the shared directory was emptied", copy(NOW - 1, 1), copy(NOW - 99, 25, "24"), StateCopy.OWN),
+    ("the shared directory was emptied", copy(NOW - 1, 1), copy(NOW - 99, 25, "24"), StateCopy.LOCAL),
     ("a controller began anew, and has a job", copy(NOW - 99, 25, "24"), copy(NOW - 1, 3, "2"), None),
     ("numbers went round", copy(NOW - 99, 67_000_000, "66999999"), copy(NOW - 1, 3, "2"), None),
     ("the same second, the same number", copy(NOW - 1, 25, "24"), copy(NOW - 1, 25, "x"), None),
@@ -67,18 +74,18 @@ CHOICES = [
 def test_which_copy_goes_on(
     shared: Optional[SavedState], own: Optional[SavedState], choice: Optional[StateCopy]
 ) -> None:
-    assert choose(shared, own, NOW) == choice
-    mirrored = {StateCopy.SHARED: StateCopy.OWN, StateCopy.OWN: StateCopy.SHARED, None: None}
+    assert choose_copy(shared, own, NOW) == choice
+    mirrored = {StateCopy.SHARED: StateCopy.LOCAL, StateCopy.LOCAL: StateCopy.SHARED, None: None}
     if shared and own and (shared.has_jobs or own.has_jobs) and shared.digest != own.digest:
-        assert choose(own, shared, NOW) == mirrored[choice], "neither place counts more than the other"
-    while_created = choose(shared, own, NOW, created=True)
+        assert choose_copy(own, shared, NOW) == mirrored[choice], "neither place counts more than the other"
+    while_created = choose_copy(shared, own, NOW, created=True)
     assert while_created == (choice or StateCopy.SHARED), "a controller that is being created stops for nobody"
 
 
 PROOF = object()
 """The copy that was saved later, if it is proved to go on from the other one."""
 
-SHA, OWN, PRO, NON = StateCopy.SHARED, StateCopy.OWN, PROOF, None
+SHA, OWN, PRO, NON = StateCopy.SHARED, StateCopy.LOCAL, PROOF, None
 COMBINATIONS = [
     # own is saved later, in the same second, earlier; its next number is each time higher, the same, lower
     ("both have jobs", (True, True), (OWN, PRO, NON, OWN, NON, SHA, NON, PRO, SHA)),
@@ -107,7 +114,7 @@ def test_all_combinations(jobs: Tuple[bool, bool], choices: Sequence[Any], runni
     for at in (NOW - 10, NOW - 50, NOW - 90):
         for number in (27, 26, 25):
             own = copy(at, number, *(["24"] if jobs[1] else []))
-            seen.append(choose(shared, own, NOW, running=slurmctld))
+            seen.append(choose_copy(shared, own, NOW, running=slurmctld))
     proved = {1: own_later, 7: shared_later}
     expected = [proved[place] if choice is PROOF else choice for place, choice in enumerate(choices)]
     assert seen == expected
@@ -124,13 +131,13 @@ def test_the_header_as_each_release_writes_it(backfill: int) -> None:
 
 
 def test_a_file_that_slurmctld_was_just_replacing_is_read_as_slurmctld_reads_it(tmp_path: Path) -> None:
-    assert read(str(tmp_path / "nowhere")) is None and read(str(tmp_path)) is None
+    assert read_saved_state(str(tmp_path / "nowhere")) is None and read_saved_state(str(tmp_path)) is None
     (tmp_path / "job_state.old").write_bytes(content(NOW, 7))
     (tmp_path / "job_state.new").write_bytes(content(NOW, 8))
-    found = read(str(tmp_path))
+    found = read_saved_state(str(tmp_path))
     assert found is not None and found.next_job == 7
     (tmp_path / "job_state").write_bytes(content(NOW, 9))
-    found = read(str(tmp_path))
+    found = read_saved_state(str(tmp_path))
     assert found is not None and found.next_job == 9
 
 
@@ -149,7 +156,7 @@ class Copies:
         (self.own / "job_state").write_bytes(self.new)
 
     def take_own(self, now: float = NOW) -> str:
-        return state._prepare(str(self.mount), str(self.base), "root", str(self.own), "i-0me", StateCopy.OWN, now)
+        return state._prepare(str(self.mount), str(self.base), "root", str(self.own), "i-0me", StateCopy.LOCAL, now)
 
     def kept(self) -> List[bytes]:
         return [path.read_bytes() for path in sorted(self.base.glob("slurmctld.kept-*/job_state"))]
@@ -192,9 +199,9 @@ def test_an_exchange_that_is_killed_anywhere_ends_at_the_next_run_with_both_copi
         number += 1
         copies = Copies(tmp_path / "c")
         killed = killed_before(number, copies.take_own)
-        before = state._shared(str(copies.base))
+        before = state._shared_state(str(copies.base))
         assert before is not None, f"operation {number}: no moment without a state"
-        if choose(before, read(str(copies.own)), NOW) == StateCopy.OWN:
+        if choose_copy(before, read_saved_state(str(copies.own)), NOW) == StateCopy.LOCAL:
             copies.take_own()
         else:
             state._prepare(str(copies.mount), str(copies.base), "root", str(copies.own), "i-0me", StateCopy.SHARED, NOW)
@@ -214,8 +221,8 @@ def test_a_machine_that_is_lost_in_the_middle_of_the_exchange_leaves_the_newer_s
     # Another machine, whose own slurmctld has begun anew.
     copies.own.mkdir()
     (copies.own / "job_state").write_bytes(content(NOW, 1))
-    shared, own = state._shared(str(copies.base)), read(str(copies.own))
-    assert choose(shared, own, NOW) == StateCopy.SHARED
+    shared, own = state._shared_state(str(copies.base)), read_saved_state(str(copies.own))
+    assert choose_copy(shared, own, NOW) == StateCopy.SHARED
     state._prepare(str(copies.mount), str(copies.base), "root", str(copies.own), "i-1", StateCopy.SHARED, NOW)
     assert (copies.base / "slurmctld/job_state").read_bytes() == copies.new
 
@@ -318,7 +325,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
 ) -> None:
     """Real slurmctld: it goes on elsewhere after `scontrol reconfigure`, and comes back with what it knows by then."""
     node = controller_node.node
-    where = state.place(node)
+    where = state.shared_state_location(node)
     assert where is not None
     assert controller.install_hooks(node)[0] and os.readlink(slurm.base / "state") == where.state
     first, second = submit(slurm), submit(slurm)
@@ -342,7 +349,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     assert len(kept) == (0 if linked else 1)
     if not linked:
         assert any(str(kept[0]) in note for note in notes), notes
-        assert read(str(kept[0])) is not None
+        assert read_saved_state(str(kept[0])) is not None
     assert os.readlink(slurm.base / "state") == where.state
     assert controller.hooks_pending(node) == "" and controller.install_hooks(node) == (False, [])
 
@@ -357,10 +364,10 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
 ) -> None:
     """Nothing is submitted after our lines are lost, and what was saved later is not always what is newer."""
     node = controller_node.node
-    where = state.place(node)
+    where = state.shared_state_location(node)
     assert where is not None
     os.chmod(where.mount.path, 0o755)
-    state.make_places(node, where)
+    state.make_state_directories(node, where)
     assert lease.take(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
     job, own = submit(slurm), slurm.base / "state"
     assert controller.install_hooks(node)[0]
@@ -375,7 +382,7 @@ def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
     else:
         drop_our_lines(controller_node, slurm)
     change(slurm, job, "once-more", str(own))
-    shared = read(where.state)
+    shared = read_saved_state(where.state)
     assert shared is not None
     if not went_on:
         with pytest.raises(state.UndecidedState, match=f"shared is .*{shared.next_job}; own is .*{shared.next_job}"):
@@ -394,7 +401,7 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     controller_node: Any, slurm: private_slurm.PrivateSlurm
 ) -> None:
     node = controller_node.node
-    where = state.place(node)
+    where = state.shared_state_location(node)
     assert where is not None
     running = submit(slurm)
     (Path(where.base) / "slurmctld").mkdir(parents=True)
@@ -409,7 +416,7 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     assert not any("stop" in call for call in node.runner.calls) and slurm.state(running) == "RUNNING"
     with pytest.raises(state.UndecidedState):
         controller.hooks_pending(node)
-    _, notes = controller.install_hooks(replace(node, asked_state=StateCopy.OWN))
+    _, notes = controller.install_hooks(replace(node, requested_state_copy=StateCopy.LOCAL))
     assert slurm.state(running) == "RUNNING" and "what was there is kept in" in notes[0]
     kept = list(Path(where.base).glob("slurmctld.kept-*/job_state"))
     assert [path.read_bytes() for path in kept] == [content(NOW - 4e8, 99, "98")]
@@ -432,9 +439,9 @@ def fake(make_node: Any) -> Any:
 @pytest.mark.full
 @needs_root
 def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: Any) -> None:
-    where = state.place(fake.node)
+    where = state.shared_state_location(fake.node)
     assert where is not None
-    state.prepare(fake.node, where, "root", "", StateCopy.SHARED)
+    state.prepare_state(fake.node, where, "root", "", StateCopy.SHARED)
     place = fake.node.paths.real(where.lease)
     assert lease.take(place, 0, OTHER) == 1
     slept = fake.clock.sleep
@@ -454,7 +461,7 @@ def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: 
 
 
 def test_with_two_controllers_the_other_one_must_be_down(fake: Any) -> None:
-    where = state.place(fake.node)
+    where = state.shared_state_location(fake.node)
     assert where is not None
     node = replace(fake.node, config=replace(fake.node.config, controllers=2))
     scontrol = f"{node.paths.scontrol} ping"
@@ -491,11 +498,11 @@ def test_machines_without_an_id_are_two(tmp_path: Path) -> None:
     place = str(tmp_path)
     nobody, other = lease.LeaseOwner("", "controller-1"), lease.LeaseOwner("", "controller-2")
     known = lease.LeaseOwner("i-0me", "controller-3")
-    for act in (lambda: lease.take(place, 0, nobody), lambda: lease.free(place, 0, nobody)):
+    for act in (lambda: lease.take(place, 0, nobody), lambda: lease.is_free(place, 0, nobody)):
         with pytest.raises(NodeError, match="controller-1 does not know its instance id"):
             act()
     # As a release that did not look wrote it.
     (tmp_path / "owner-1").write_text('{"instance": "", "host": "controller-1"}')
     with pytest.raises(NodeError, match="controller-2"):
-        lease.free(place, 1, other)
-    assert not lease.free(place, 1, known) and not nobody.is_same(other) and known.is_same(known)
+        lease.is_free(place, 1, other)
+    assert not lease.is_free(place, 1, known) and not nobody.is_same(other) and known.is_same(known)

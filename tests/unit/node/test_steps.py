@@ -17,13 +17,13 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node import logind
 from hyperpod_kit.node.apply import apply
-from hyperpod_kit.node.names import names_of, wait_until_resolvable
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm.controller import start_controller
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
-from hyperpod_kit.node.slurm.worker import registered, start_worker, started_at
+from hyperpod_kit.node.slurm.worker import has_registered, start_worker, started_at
 from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.node.users import ensure_user
+from hyperpod_kit.node.wait_for_dns import host_names, wait_until_resolvable
 
 HOOKS = (Path(__file__).parents[3] / "slurm/hooks.conf").read_text()
 MOUNTS = (
@@ -111,7 +111,7 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
 
 def test_names(make_node: Any) -> None:
     fake = make_node(MOUNTS)
-    assert names_of(MOUNTS, fake.node.facts) == [
+    assert host_names(MOUNTS, fake.node.facts) == [
         "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
         "s3.us-east-1.amazonaws.com",
         "fs-1.fsx.eu-west-1.amazonaws.com",
@@ -194,7 +194,7 @@ def test_registered(shown: str, known: bool) -> None:
     import time
 
     since = time.mktime(time.strptime("2026-01-02T03:04:05", "%Y-%m-%dT%H:%M:%S"))
-    assert registered(shown, "", since) is known
+    assert has_registered(shown, "", since) is known
 
 
 def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
@@ -202,8 +202,10 @@ def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
     old = "NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05"
     for start in ("2026-01-02T01:04:06", "2026-01-02T05:04:06"):
         new = f"NodeName=a State=IDLE SlurmdStartTime={start}"
-        assert not registered(old, started_at(old)) and registered(new, started_at(old))
-    assert registered(old, started_at("NodeName=a State=UNKNOWN SlurmdStartTime=None")) and registered(old, None)
+        assert not has_registered(old, started_at(old)) and has_registered(new, started_at(old))
+    assert has_registered(old, started_at("NodeName=a State=UNKNOWN SlurmdStartTime=None")) and has_registered(
+        old, None
+    )
 
 
 @pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])
@@ -235,12 +237,12 @@ def test_logind_leaves_the_memory_of_jobs_alone(make_node: Any) -> None:
     fake = make_node([])
     fake.runner.on("busctl", 0, "b true\n")
     fake.runner.on("systemctl kill --signal=HUP systemd-logind.service")
-    assert logind.pending(fake.node).startswith("write ") and logind.keep(fake.node)
+    assert logind.pending(fake.node).startswith("write ") and logind.ensure_kept(fake.node)
     assert "RemoveIPC=no" in Path(fake.node.paths.real(logind.CONF)).read_text()
     assert any("HUP" in call for call in fake.runner.calls)
     # The file was written and the node died before logind was told.
     assert logind.pending(fake.node) == "have systemd-logind read its configuration"
     fake.runner.on("busctl", 0, "b false\n")
-    assert logind.pending(fake.node) == "" and not logind.keep(fake.node)
+    assert logind.pending(fake.node) == "" and not logind.ensure_kept(fake.node)
     fake.runner.on("busctl", 1, "")
-    assert logind.pending(fake.node) == "" and not logind.keep(fake.node)
+    assert logind.pending(fake.node) == "" and not logind.ensure_kept(fake.node)

@@ -13,7 +13,7 @@ from hyperpod_kit.bundle.templates import environment, render
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.units import escape_path, units_for
+from hyperpod_kit.model.units import escape_path, mount_units
 
 CHECKOUT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def rendered(mount: EfsMount | S3Mount) -> dict[str, str]:
     config = NodeConfig("demo", "on_create", {})
     env = environment(CHECKOUT / "templates")
-    return {unit: render(env, template, mount=mount, config=config).decode() for template, unit in units_for(mount)}
+    return {unit: render(env, template, mount=mount, config=config).decode() for template, unit in mount_units(mount)}
 
 
 @pytest.mark.parametrize("unit", sorted(path.name for path in GOLDEN.iterdir()))

@@ -170,15 +170,17 @@ def test_the_health_check_tells_it_once_and_reports_have_it_until_it_is_mended(n
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     first = ticked(fake.node)
     words = first.records["fsx"].users_refused
-    assert words in first.said[0] and first.said[0].startswith("fsx: /fsx or a directory in it takes no file of ann")
+    assert words in first.messages[0] and first.messages[0].startswith(
+        "fsx: /fsx or a directory in it takes no file of ann"
+    )
     assert first.records["fsx"].state == "ok" and first.records["fsx"].serves and first.ordered == ()
-    assert ticked(fake.node).said == () and warnings(fake.node) == [words]
+    assert ticked(fake.node).messages == () and warnings(fake.node) == [words]
     line = json.loads(Path(fake.node.paths.log).read_text().splitlines()[-1])
     assert line["warnings"] == [words], "and `validate-mounts --via pull`"
     place(fake, "/fsx/ann", ANN.uid, ANN.gid, 0o700)
     assert ticked(fake.node).records["fsx"].users_refused == words, "not asked again at every check"
     fake.clock.now += 301
-    assert ticked(fake.node).said == ("fsx: users can write there again",)
+    assert ticked(fake.node).messages == ("fsx: users can write there again",)
     assert warnings(fake.node) == [] and list((fake.root / "fsx/ann").iterdir()) == []
 
 

@@ -11,7 +11,7 @@ from hyperpod_kit.aws.iam import Decision
 from hyperpod_kit.aws.quotas import Quota
 from hyperpod_kit.config import homes
 from hyperpod_kit.config.settings import ListedPackage, Settings
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
@@ -27,7 +27,7 @@ from hyperpod_kit.preflight.facts import (
     NotQueried,
     Route,
 )
-from hyperpod_kit.preflight.reach import SecurityRule
+from hyperpod_kit.preflight.reachability import SecurityRule
 from tests.unit.preflight.world import REGION, ROLE
 
 
@@ -49,8 +49,8 @@ class Case(NamedTuple):
 
     def mount(self, *mounts: Any) -> Case:
         """Further mounts, at hyperpod_kit.mounts[2] and on."""
-        written = [WrittenMount(mount, f"hyperpod_kit.mounts[{2 + index}]") for index, mount in enumerate(mounts)]
-        return self.wrote(written_mounts=(*self.settings.written_mounts, *written))
+        written = [SourcedMount(mount, f"hyperpod_kit.mounts[{2 + index}]") for index, mount in enumerate(mounts)]
+        return self.wrote(sourced_mounts=(*self.settings.sourced_mounts, *written))
 
     def rules(self, index: int, *, ingress: Any = None, egress: Any = None) -> Case:
         """Other rules for the nodes' group (0) or the storage's (1)."""
@@ -135,12 +135,12 @@ def lustre(case: Case, **changes: Any) -> Case:
 
 def as_home(case: Case) -> Case:
     """The EFS mount at hyperpod_kit.mounts[0], as `homes` would have made it."""
-    written = case.settings.written_mounts
+    written = case.settings.sourced_mounts
     return case.wrote(
-        written_mounts=tuple(
+        sourced_mounts=tuple(
             one
             if one.mount.name != "home"
-            else WrittenMount(replace(cast(Any, one.mount), owner="trainer"), homes.PLACE)
+            else SourcedMount(replace(cast(Any, one.mount), owner="trainer"), homes.HOMES_PATH)
             for one in written
         )
     )
@@ -152,9 +152,9 @@ def first_mount(case: Case, **changes: Any) -> Case:
 
 
 def _changed(case: Case, which: Callable[[Any], bool], changes: dict[str, Any]) -> Case:
-    written = case.settings.written_mounts
+    written = case.settings.sourced_mounts
     return case.wrote(
-        written_mounts=tuple(
+        sourced_mounts=tuple(
             one._replace(mount=replace(cast(Any, one.mount), **changes)) if which(one.mount) else one for one in written
         )
     )

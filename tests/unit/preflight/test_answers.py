@@ -15,7 +15,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.buckets import BucketHead, Buckets, zone_of
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
@@ -23,14 +23,14 @@ from hyperpod_kit.aws.session import client
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import AwsError, Throttled
+from hyperpod_kit.preflight.aws_facts import client as querying
+from hyperpod_kit.preflight.aws_facts import fsx, shared
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.check import preflight
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem, NotQueried
 from hyperpod_kit.preflight.gather import gather
 from hyperpod_kit.preflight.mounts import efs as efs_kind
 from hyperpod_kit.preflight.mounts import s3files
-from hyperpod_kit.preflight.queries import client as querying
-from hyperpod_kit.preflight.queries import fsx, shared
-from hyperpod_kit.preflight.queries.client import QueryClient
 from tests.unit.preflight.world import REGION, World, group, subnet
 
 Report = tuple[int, dict[str, Any]]
@@ -112,7 +112,7 @@ def test_every_third_call_is_turned_away_and_nobody_notices(
     """moto answers 503 to every third request. botocore asks once more (or no answer of three pages ever got through);
     where the threads' turns make that a third one too, the kit's own patience is what is left."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    monkeypatch.setitem(patiently.__kwdefaults__ or {}, "sleep", lambda seconds: None)
+    monkeypatch.setitem(with_retries.__kwdefaults__ or {}, "sleep", lambda seconds: None)
     path, sent = world.write(tmp_path), count(1)
     answer = BotocoreStubber.process_request
 
@@ -187,17 +187,17 @@ def test_buckets_that_are_not_plainly_there(keys: None) -> None:
     s3.create_bucket(Bucket="near")
     s3.put_object(Bucket="near", Key="corpus/0", Body=b"x")
     s3.create_bucket(Bucket="far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-    assert buckets.look("far") == BucketHead(True, True, "eu-west-1")
-    assert buckets.look("nowhere-at-all") == BucketHead(False, False, None)
+    assert buckets.head("far") == BucketHead(True, True, "eu-west-1")
+    assert buckets.head("nowhere-at-all") == BucketHead(False, False, None)
     assert buckets.is_empty("far", "") and not buckets.is_empty("near", "corpus/")
     headers = {"HTTPHeaders": {"x-amz-bucket-region": "eu-west-1"}}
     with Stubber(buckets._client) as stub:
         for status, looked in ((403, BucketHead(True, False, "eu-west-1")), (301, BucketHead(True, True, "eu-west-1"))):
             stub.add_client_error("head_bucket", str(status), http_status_code=status, response_meta=headers)
-            assert buckets.look("theirs") == looked
+            assert buckets.head("theirs") == looked
         stub.add_client_error("head_bucket", "403", http_status_code=403)
         with pytest.raises(AwsError):
-            buckets.look("theirs")
+            buckets.head("theirs")
     assert zone_of("fast--use1-az4--x-s3") == "use1-az4" and zone_of("plain") is None
 
 
@@ -216,7 +216,7 @@ def test_many_access_points_come_from_one_listing(keys: None) -> None:
                 },
             )
         stub.add_client_error("describe_access_points", "AccessPointNotFound")
-        found = efs_kind._points(client, efs, shared.FileSystemQuery(REGION, "fs-1", "p", points))
+        found = efs_kind._fetch_access_points(client, efs, shared.FileSystemQuery(REGION, "fs-1", "p", points))
         stub.assert_no_pending_responses()
     assert found == {**{point: AccessPointFacts(point, "fs-1", True) for point in points[:5]}, points[5]: None}
 
@@ -251,14 +251,14 @@ def test_s3_files_which_moto_has_not(keys: None) -> None:
             },
         )
         stub.add_response("get_mount_target", {**target, "securityGroups": ["sg-00000000000000001"]})
-        system = s3files.query(client, want)
+        system = s3files.fetch_file_system(client, want)
         assert isinstance(system, FileSystem) and not isinstance(system.endpoints, NotQueried)
         assert (system.endpoints[0].groups, system.endpoints[0].ready) == (("sg-00000000000000001",), True)
         assert system.points == {"fsap-1": AccessPointFacts("fsap-1", "fs-2", True)}
         stub.add_client_error("get_file_system", "ResourceNotFoundException")
-        assert s3files.query(client, want) is None
+        assert s3files.fetch_file_system(client, want) is None
         stub.add_client_error("get_file_system", "AccessDeniedException")
-        assert isinstance(s3files.query(client, want), NotQueried)
+        assert isinstance(s3files.fetch_file_system(client, want), NotQueried)
 
 
 def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,11 +274,11 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
         return once
 
     monkeypatch.setattr(querying, "PATIENCE", 120.0)
-    assert QueryClient(1).ask("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
+    assert QueryClient(1).query("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
     monkeypatch.setattr(querying, "PATIENCE", 0.0)
     turned.clear()
     client = QueryClient(1)
-    answer = client.ask("ec2:DescribeSubnets", "p", "w", call(9))
+    answer = client.query("ec2:DescribeSubnets", "p", "w", call(9))
     assert isinstance(answer, NotQueried) and not answer.denied and client.not_queried == [answer]
 
 

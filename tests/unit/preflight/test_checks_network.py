@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hyperpod_kit.preflight.facts import Endpoint, Route
-from hyperpod_kit.preflight.reach import SecurityRule
+from hyperpod_kit.preflight.reachability import SecurityRule
 from tests.unit.preflight.account import (
     ANYWHERE,
     GROUPS,
@@ -65,7 +65,7 @@ CASES: Cases = {
     "nothing of S3 is needed": (
         lambda c: routes(c, LOCAL).wrote(
             cluster=replace(c.settings.cluster, lifecycle_mode="ami_only"),
-            written_mounts=tuple(one for one in c.settings.written_mounts if one.mount.kind != "mountpoint-s3"),
+            sourced_mounts=tuple(one for one in c.settings.sourced_mounts if one.mount.kind != "mountpoint-s3"),
         ),
         [],
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.preflight.facts import AccessPointFacts, FileSystem
-from hyperpod_kit.preflight.reach import SecurityRule
+from hyperpod_kit.preflight.reachability import SecurityRule
 from tests.unit.preflight.account import (
     ANYWHERE,
     M0,

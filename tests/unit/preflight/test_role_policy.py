@@ -11,8 +11,8 @@ import pytest
 from hyperpod_kit.aws.iam import ALLOWED, Iam
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.decode import decode
-from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 from hyperpod_kit.preflight.role_policy import permissions, trust, trusts_sagemaker
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
 
@@ -64,7 +64,7 @@ def test_the_policy_of_everything() -> None:
     settings, found = decode(everything())
     assert found == []
     (role,) = roles(settings)
-    made = permissions(needs(settings, role))
+    made = permissions(required_permissions(settings, role))
     assert made == json.loads(GOLDEN.read_text()), json.dumps(made, indent=2)
     sids = [statement["Sid"] for statement in made["Statement"]]
     assert len(sids) == len(set(sids)) and all(sid.isalnum() for sid in sids)
@@ -75,7 +75,7 @@ def test_a_role_of_a_group_gets_what_this_group_carries() -> None:
     values["hyperpod_kit"]["cluster"]["instance_groups"][1]["execution_role"] = f"arn:aws:iam::{ACCOUNT}:role/Workers"
     settings, _ = decode(values)
     own, workers = roles(settings)
-    mine, theirs = ({need.sid for need in needs(settings, role)} for role in (own, workers))
+    mine, theirs = ({need.sid for need in required_permissions(settings, role)} for role in (own, workers))
     assert (own.path, workers.path) == (
         "hyperpod_kit.cluster.execution_role",
         "hyperpod_kit.cluster.instance_groups[1].execution_role",
@@ -90,7 +90,7 @@ def test_names_that_differ_in_hyphens_only_are_two_statements() -> None:
         {**mount, "name": name, "path": f"/{name}"} for name in ("a-1", "a1", "bundle", "a--1")
     ]
     settings, _ = decode(values)
-    sids = [need.sid for need in needs(settings, roles(settings)[0])]
+    sids = [need.sid for need in required_permissions(settings, roles(settings)[0])]
     assert len(sids) == len(set(sids)) and all(sid.isalnum() for sid in sids)
 
 

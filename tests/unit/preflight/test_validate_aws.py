@@ -66,10 +66,10 @@ def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
     root = Path(__file__).parents[3]
     asked = set()
     preflight = root / "hyperpod_kit/preflight"
-    for path in [*preflight.glob("queries/*.py"), *preflight.glob("mounts/*.py")]:
+    for path in [*preflight.glob("aws_facts/*.py"), *preflight.glob("mounts/*.py")]:
         asked |= set(
             re.findall(
-                r'(?:\.ask\(|\baction =|with_groups\(\s*client,)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()
+                r'(?:\.query\(|\baction =|with_groups\(\s*client,)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()
             )
         )
     page = (root / "docs/preflight.md").read_text()

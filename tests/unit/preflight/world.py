@@ -11,8 +11,8 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, for_type
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
 from hyperpod_kit.preflight import role_policy
-from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 from tests.unit.preflight import moto_more
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -102,7 +102,7 @@ def build(directory: Path) -> World:
     settings = load(world.write(directory))
     iam = world.client("iam")
     iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(role_policy.trust()))
-    permissions = json.dumps(role_policy.permissions(needs(settings, roles(settings)[0])))
+    permissions = json.dumps(role_policy.permissions(required_permissions(settings, roles(settings)[0])))
     iam.put_role_policy(RoleName="HyperPodKitDemo", PolicyName="hyperpod-kit", PolicyDocument=permissions)
     moto_more.QUOTAS.clear()
     for group in settings.cluster.groups:

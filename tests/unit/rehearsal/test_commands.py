@@ -16,7 +16,7 @@ from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
-from hyperpod_kit.system.process import Process, alive, myself
+from hyperpod_kit.system.process import Process, is_alive, this_process
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def up(monkeypatch):
     monkeypatch.setattr(host, "require_root", lambda what: None)
     layout = Layout.of("demo")
     own_place.make(layout.root)
-    state.write_process(layout.daemon_file, myself())
+    state.write_process(layout.daemon_file, this_process())
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     Keys.new().save(layout.root)
     node = {
@@ -118,8 +118,8 @@ def test_a_daemon_that_died_is_not_up(up):
 
 
 def test_a_process_is_its_pid_and_its_start():
-    own = myself()
-    assert alive(own) and not alive(Process(own.pid, own.started + 1)) and not alive(None)
+    own = this_process()
+    assert is_alive(own) and not is_alive(Process(own.pid, own.started + 1)) and not is_alive(None)
 
 
 def test_settings_survive_the_way_to_the_daemon(tmp_path):

@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 import pytest
 
 from hyperpod_kit.errors import Unreachable, UsageError
-from hyperpod_kit.remote.any_way import AnyWay, ReportWay
+from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 
@@ -18,7 +18,7 @@ DOWN = NodeResponse(error="it is silent", hint="--timeout", reached=False)
 class Fake:
     """A transport that reaches the nodes of these ids."""
 
-    words = "by heart"
+    description = "by heart"
 
     def __init__(self, *reached: str) -> None:
         self.reached = reached
@@ -38,11 +38,11 @@ def closed(answered: frozenset[str]) -> Transport:
     raise UsageError("the plugin is not on PATH")
 
 
-def ask(*ways: ReportWay) -> tuple[dict[str, str], list[str], int]:
+def ask(*ways: TransportOption) -> tuple[dict[str, str], list[str], int]:
     """(instance id -> the way that it answered by, or its error; what was said; nodes counted as done)."""
     said: list[str] = []
     counted: list[int] = []
-    responses = AnyWay(ways, said.append).query(FLEET, counted.append)
+    responses = AutoTransport(ways, said.append).query(FLEET, counted.append)
     told = {target.instance_id: one.via or one.error for target, one in zip(FLEET, responses)}
     return told, said, sum(counted)
 
@@ -50,7 +50,7 @@ def ask(*ways: ReportWay) -> tuple[dict[str, str], list[str], int]:
 def test_a_silent_node_among_neighbours_that_answer_is_silent_and_asked_once() -> None:
     others = Fake(*(target.instance_id for target in FLEET))
     near = Fake(*(target.instance_id for target in FLEET if target.instance_id != "i-b1"))
-    told, said, counted = ask(ReportWay("ssh", "ssh", given(near)), ReportWay("ssm", "SSM", given(others)))
+    told, said, counted = ask(TransportOption("ssh", "ssh", given(near)), TransportOption("ssm", "SSM", given(others)))
     assert told["i-b1"] == "ssh" and others.asked == []
     assert said == ["asked: 9 nodes by ssh"] and counted == len(FLEET)
 
@@ -58,10 +58,10 @@ def test_a_silent_node_among_neighbours_that_answer_is_silent_and_asked_once() -
 def test_groups_behind_a_closed_way_are_asked_by_the_next_one() -> None:
     near, sessions, sent = Fake("i-a0", "i-a2"), Fake("i-b1", "i-b2"), Fake("i-c0", "i-c1", "i-c2")
     told, said, counted = ask(
-        ReportWay("ssh", "ssh", given(near)),
-        ReportWay("controller", "the controller", closed),
-        ReportWay("ssm", "SSM", given(sessions), sample=2),
-        ReportWay("pull", "what they have sent", given(sent), late=True),
+        TransportOption("ssh", "ssh", given(near)),
+        TransportOption("controller", "the controller", closed),
+        TransportOption("ssm", "SSM", given(sessions), sample=2),
+        TransportOption("pull", "what they have sent", given(sent), late=True),
     )
     assert [told[f"i-a{n}"] for n in range(3)] == ["ssh"] * 3
     assert [told[f"i-b{n}"] for n in range(3)] == ["ssm"] * 3
@@ -78,9 +78,9 @@ def test_groups_behind_a_closed_way_are_asked_by_the_next_one() -> None:
 def test_what_nodes_have_sent_counts_where_no_way_leads_to_any() -> None:
     sent = Fake(*(target.instance_id for target in FLEET if target.instance_id != "i-c1"))
     told, said, counted = ask(
-        ReportWay("ssh", "ssh", closed),
-        ReportWay("ssm", "SSM", given(Fake()), sample=1),
-        ReportWay("pull", "what they have sent", given(sent), late=True),
+        TransportOption("ssh", "ssh", closed),
+        TransportOption("ssm", "SSM", given(Fake()), sample=1),
+        TransportOption("pull", "what they have sent", given(sent), late=True),
     )
     assert told.pop("i-c1") == "pull" and set(told.values()) == {"pull"} and counted == len(FLEET)
     assert said == ["asked: 9 nodes by what they have sent; closed: ssh: the plugin is not on PATH; SSM: it is silent"]
@@ -88,12 +88,12 @@ def test_what_nodes_have_sent_counts_where_no_way_leads_to_any() -> None:
 
 def test_no_way_at_all_is_no_verdict_on_nodes() -> None:
     with pytest.raises(Unreachable, match="no way leads to the nodes: ssh: the plugin is not on PATH; SSM"):
-        ask(ReportWay("ssh", "ssh", closed), ReportWay("ssm", "SSM", closed))
+        ask(TransportOption("ssh", "ssh", closed), TransportOption("ssm", "SSM", closed))
 
 
 def test_what_was_said_once_is_not_said_at_each_look() -> None:
     said: list[str] = []
-    way = AnyWay([ReportWay("ssh", "ssh", given(Fake("i-a0", "i-b0", "i-c0")))], said.append)
+    way = AutoTransport([TransportOption("ssh", "ssh", given(Fake("i-a0", "i-b0", "i-c0")))], said.append)
     for _ in range(3):
         way.query(FLEET, lambda count: None)
     assert len(said) == 1

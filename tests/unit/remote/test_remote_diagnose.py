@@ -8,8 +8,8 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.errors import AwsError
-from hyperpod_kit.remote.causes import CAUSES, recognise
-from hyperpod_kit.remote.diagnose import AwsWords, Diagnosis, diagnose, sentences
+from hyperpod_kit.remote.diagnose import AwsNodeStatus, Diagnosis, diagnose, sentences
+from hyperpod_kit.remote.known_issues import CAUSES, recognise
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
@@ -41,7 +41,7 @@ SAID = {
 def test_each_cause_is_recognised_by_its_own_words_alone(cause: Any) -> None:
     text = f"first line\n{SAID[cause.code]}\nlast line"
     [known] = list(recognise(text))
-    assert known.cause is cause and known.words == " ".join(SAID[cause.code].split())
+    assert known.cause is cause and known.evidence == " ".join(SAID[cause.code].split())
     assert cause.remedy and list(recognise("a node that is well\nok")) == []
 
 
@@ -80,10 +80,11 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
         network.node(node([step("verify-bundle")])),
     ]
     targets = [
-        (NodeTarget(f"i-{number}", "workers", "compute", one.address), AwsWords()) for number, one in enumerate(nodes)
+        (NodeTarget(f"i-{number}", "workers", "compute", one.address), AwsNodeStatus())
+        for number, one in enumerate(nodes)
     ]
-    targets.append((NodeTarget("i-9", "workers", "compute", network.silent()), AwsWords("Insufficient capacity")))
-    targets.append((NodeTarget("i-10", "workers", "compute", "", "Pending"), AwsWords()))
+    targets.append((NodeTarget("i-9", "workers", "compute", network.silent()), AwsNodeStatus("Insufficient capacity")))
+    targets.append((NodeTarget("i-10", "workers", "compute", "", "Pending"), AwsNodeStatus()))
     failed, well, stale, unfinished, silent, pending = diagnose(
         targets, lambda target: SshRunner(target.address, SshAccess(network.settings)), timeout=10
     )
@@ -102,7 +103,8 @@ def test_a_node_says_which_step_failed_and_what_is_known_of_it(network: Network)
 def test_a_node_that_is_gone_has_left_its_log_with_aws() -> None:
     """Where nodes come continuously, one that failed is away before anybody can look."""
     gone = [
-        (NodeTarget(f"i-{number}", "w", "", "", "gone"), AwsWords("creation failed", "Failed")) for number in range(3)
+        (NodeTarget(f"i-{number}", "w", "", "", "gone"), AwsNodeStatus("creation failed", "Failed"))
+        for number in range(3)
     ]
     why = "mount.nfs4: access denied by server while mounting 127.0.0.1:/"
     lines = [step("verify-bundle"), step("mount-home", "failed", why, "the role"), step("mounts", "failed", "old news")]

@@ -36,7 +36,7 @@ class ClusterOfBundles:
         self.directory, self.control, self._network = directory, control, network
         settings = load(EXAMPLE)
         self.bundle = render(settings)
-        self.older = render(replace(settings, written_mounts=settings.written_mounts[:1]))
+        self.older = render(replace(settings, sourced_mounts=settings.sourced_mounts[:1]))
         self.bucket = Bucket(self.bundle.bucket, settings.cluster.region, connections=THREADS)
 
     def node(self, bundle: Bundle | None, *, ok: bool = True, recorded: str | None = None) -> Path:

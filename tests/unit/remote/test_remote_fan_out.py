@@ -9,7 +9,7 @@ import time
 import pytest
 
 from hyperpod_kit.remote import fan_out
-from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.fan_out import query_all
 from hyperpod_kit.remote.target import NodeTarget
 
 
@@ -41,9 +41,9 @@ class Crowd:
 
 def test_answers_are_in_the_order_of_the_targets_and_each_is_seen() -> None:
     seen: list[str] = []
-    found = ask_all(nodes(300), lambda target: target.instance_id, seen.append)
+    found = query_all(nodes(300), lambda target: target.instance_id, seen.append)
     assert found == [f"i-{index}" for index in range(300)] and sorted(seen) == sorted(found)
-    assert ask_all([], lambda target: target, print) == []
+    assert query_all([], lambda target: target, print) == []
 
 
 def test_nodes_that_hang_hold_up_no_others() -> None:
@@ -57,7 +57,7 @@ def test_nodes_that_hang_hold_up_no_others() -> None:
             return target.instance_id
         return crowd.answer(target)
 
-    assert len(ask_all(targets, ask, lambda answer: None)) == len(targets)
+    assert len(query_all(targets, ask, lambda answer: None)) == len(targets)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_no_more_at_once_than_there_are_files_to_open(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, 4096))
     crowd = Crowd(most)
-    ask_all(nodes(40), crowd.answer, lambda answer: None, descriptors=each)
+    query_all(nodes(40), crowd.answer, lambda answer: None, descriptors=each)
     assert crowd.most == most
 
 
@@ -88,7 +88,7 @@ def test_a_process_that_may_have_no_more_threads_goes_on_with_those_it_has(monke
         return target.instance_id
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    assert len(ask_all(nodes(40), ask, lambda answer: None)) == 40
+    assert len(query_all(nodes(40), ask, lambda answer: None)) == 40
 
 
 def test_a_defect_in_the_question_is_raised() -> None:
@@ -96,4 +96,4 @@ def test_a_defect_in_the_question_is_raised() -> None:
         raise ZeroDivisionError(target.instance_id)
 
     with pytest.raises(ZeroDivisionError):
-        ask_all(nodes(200), ask, lambda answer: None)
+        query_all(nodes(200), ask, lambda answer: None)

@@ -15,10 +15,10 @@ from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import problems
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.sent_report import NoReport, read_report
+from hyperpod_kit.remote.report_parser import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse
-from hyperpod_kit.remote.validate_mounts import judge
+from hyperpod_kit.remote.validate_mounts import judge_report
 from hyperpod_kit.untrusted.text import LONGEST
 
 NODE = NodeTarget("i-0", "g", "compute", "10.0.0.1")
@@ -39,7 +39,7 @@ def said(*mounts: MountStatus, **changed: Any) -> str:
 
 
 def verdict(text: str, returncode: int | None = 0, *, wanted: Any = (), at: float | None = None) -> NodeReport:
-    return judge(NODE, NodeResponse(text, returncode, at=at), wanted, max_age=60.0, now=NOW)
+    return judge_report(NODE, NodeResponse(text, returncode, at=at), wanted, max_age=60.0, now=NOW)
 
 
 def test_a_sound_report_amid_what_a_login_prints() -> None:
@@ -54,7 +54,7 @@ def test_a_sound_report_amid_what_a_login_prints() -> None:
 def test_a_node_that_is_asked_and_speaks_of_another_time(seconds: float, words: str | None) -> None:
     now = 1e9
     text = said(OK, checked_at=now + seconds if words else now + 600)
-    found = judge(NODE, NodeResponse(text, 0), [WANTED], max_age=60.0, now=now)
+    found = judge_report(NODE, NodeResponse(text, 0), [WANTED], max_age=60.0, now=now)
     assert found.healthy == (words is None) and (words or "") in found.error
 
 
@@ -132,7 +132,9 @@ def test_a_report_of_another_node_is_not_this_nodes(changed: dict[str, str], hea
 
 
 def test_an_empty_address_is_no_proof_of_identity() -> None:
-    found = judge(replace(NODE, address=""), NodeResponse(said(OK, instance_id="i-9", node=""), 0), (), 60.0, NOW)
+    found = judge_report(
+        replace(NODE, address=""), NodeResponse(said(OK, instance_id="i-9", node=""), 0), (), 60.0, NOW
+    )
     assert "another node answers" in found.error
 
 

@@ -12,7 +12,7 @@ import pytest
 from hyperpod_kit.errors import Unreachable, UsageError
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.ssh_proxy import words
+from hyperpod_kit.remote.ssh_proxy import expand_command
 from tests.support.wait import Deadline
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def test_a_proxy_that_hangs_is_given_up_and_ended(network: Network, tmp_path: Pa
 
 
 def test_words_of_a_proxy_command() -> None:
-    assert words("nc '%h x' %p %%h %q", "10.0.0.1", 22) == ["nc", "10.0.0.1 x", "22", "%h", "%q"]
+    assert expand_command("nc '%h x' %p %%h %q", "10.0.0.1", 22) == ["nc", "10.0.0.1 x", "22", "%h", "%q"]
     for wrong in ("nc '%h", "", "  "):
         with pytest.raises(UsageError, match="--ssh-proxy"):
-            words(wrong, "h", 22)
+            expand_command(wrong, "h", 22)
 
 
 def test_a_proxy_that_is_not_there_is_no_fault_of_the_node(network: Network) -> None:

@@ -183,7 +183,7 @@ NODE = NodeTarget("i-00000000000000000", "g", "compute", "10.0.0.1")
 class Said:
     """A transport by which every node says the same."""
 
-    words = "by heart"
+    description = "by heart"
 
     def __init__(self, *responses: NodeResponse) -> None:
         self.responses = responses

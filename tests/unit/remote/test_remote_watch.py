@@ -16,7 +16,7 @@ import pytest
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.remote import survey
+from hyperpod_kit.remote import fleet_status
 from tests.support.aws import ListedNodes, endpoint
 from tests.support.wait import until
 
@@ -120,7 +120,7 @@ def test_a_line_is_a_whole_look_in_json(
         if len(paused) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(survey, "time", Clock(pause))
+    monkeypatch.setattr(fleet_status, "time", Clock(pause))
     assert run(words(network, "--watch", "30", "--json")) == 130
     out, err = capsys.readouterr()
     assert [json.loads(line)["healthy"] for line in out.splitlines()] == [True, True]

@@ -10,13 +10,13 @@ from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
-from hyperpod_kit.remote import way_in as module
-from hyperpod_kit.remote.diagnose import Diagnosis, Failure, as_sent
+from hyperpod_kit.remote import transport_choice as module
+from hyperpod_kit.remote.diagnose import Diagnosis, Failure, apply_sent_report
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.ssm_sessions import SsmSession, SsmSessions
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.way_in import way_in
+from hyperpod_kit.remote.transport_choice import choose_transport
 from tests.unit.remote.conftest import Network
 
 
@@ -69,7 +69,7 @@ def test_ssh_where_it_answers_and_sessions_where_it_does_not(
         NodeTarget("i-c", "c", "", network.address()),
     ]
     said: list[str] = []
-    with way_in(live, network.settings, targets, said.append) as connect:
+    with choose_transport(live, network.settings, targets, said.append) as connect:
         for index in (0, 6):
             assert connect(targets[index]).run(["x"]).stdout == "by ssh"
         assert connect(targets[7]).run(["echo", "by", "session"]).stdout == "by session"
@@ -85,11 +85,11 @@ def test_no_way_at_all_is_said_of_the_way(network: Network, live: LiveCluster, m
     said: list[str] = []
     nowhere = SshSettings("root", network.known_hosts.with_name("nothing"), named=False)
     why = r"there are no host keys at .*; SSM sessions: the plugin is not on PATH"
-    with way_in(live, nowhere, [node], said.append) as connect, pytest.raises(HyperpodKitError, match=why):
+    with choose_transport(live, nowhere, [node], said.append) as connect, pytest.raises(HyperpodKitError, match=why):
         connect(node)
     assert said[0].startswith("no way leads to the nodes; closed: ssh: there are no host keys")
     named = SshSettings("root", network.known_hosts.with_name("nothing"))
-    with pytest.raises(UsageError), way_in(live, named, [node], said.append):
+    with pytest.raises(UsageError), choose_transport(live, named, [node], said.append):
         pass
 
 
@@ -99,9 +99,9 @@ def test_what_a_node_has_sent_counts_where_nobody_can_ask_it() -> None:
     good, bad = (
         MountStatus("data", "nvme", "/mnt/data", state, detail="why") for state in (MountState.OK, MountState.STALE)
     )
-    well = as_sent(found, NodeReport(node, (good,), said_at=9.0))
+    well = apply_sent_report(found, NodeReport(node, (good,), said_at=9.0))
     assert well.healthy and well.sent_at == 9.0
-    sick = as_sent(found, NodeReport(node, (bad,), said_at=9.0))
+    sick = apply_sent_report(found, NodeReport(node, (bad,), said_at=9.0))
     assert not sick.healthy and sick.sick == ("data is stale: why",)
     broken = Diagnosis(node, "", unreachable="x", failures=(Failure("mount", "no", ""),))
-    assert not as_sent(broken, NodeReport(node, (good,), said_at=9.0)).healthy
+    assert not apply_sent_report(broken, NodeReport(node, (good,), said_at=9.0)).healthy

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from hyperpod_kit.slurm.heads import SlurmHead, acting, acting_elsewhere, listed
+from hyperpod_kit.slurm.heads import SlurmHead, acting_elsewhere, acting_instead_of, parse_ping
 from tests.support.runner import RecordingRunner
 
 BOTH = "Slurmctld(primary) at ip-10-1-0-1 is UP\nSlurmctld(backup) at ip-10-1-0-2.ec2.internal is UP\n"
@@ -18,7 +18,7 @@ def test_what_22_05_prints_of_a_controller_that_has_died() -> None:
         "Slurmctld(primary) at ip-10-1-41-18 is DOWN\nSlurmctld(backup) at ip-10-1-41-19 is UP\n"
         "*****************************************\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n"
     )
-    assert listed(said) == (SlurmHead("ip-10-1-41-18", False), SlurmHead("ip-10-1-41-19", True))
+    assert parse_ping(said) == (SlurmHead("ip-10-1-41-18", False), SlurmHead("ip-10-1-41-19", True))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_22_05_prints_of_a_controller_that_has_died() -> None:
     ],
 )
 def test_exactly_one_acts_wherever_slurm_says_who_is_up(said: str, here: str, elsewhere: str) -> None:
-    assert acting(listed(said), here) == elsewhere
+    assert acting_instead_of(parse_ping(said), here) == elsewhere
 
 
 def test_a_slurm_that_does_not_answer_keeps_nobody_from_trying(monkeypatch: pytest.MonkeyPatch) -> None:

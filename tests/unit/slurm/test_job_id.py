@@ -43,7 +43,7 @@ def test_the_last_task_is_not_taken_for_its_siblings(version: str) -> None:
 def test_a_task_that_is_gone_is_forgotten_although_the_array_is_known(version: str) -> None:
     with pytest.raises(RunError) as caught:
         control.job(slurm(version), JobId("", "1", "9"))
-    assert control.forgotten(caught.value)
+    assert control.is_unknown_job(caught.value)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -88,7 +88,7 @@ def test_several_records_are_never_made_into_one() -> None:
 def test_the_components_of_a_heterogeneous_job(version: str) -> None:
     runner = slurm(version, het=True)
     job = JobId("1", components=("1", "2"))
-    assert [record["JobId"] for record in control.parts(runner, job)] == ["1", "2"]
+    assert [record["JobId"] for record in control.job_records(runner, job)] == ["1", "2"]
     assert control.job(runner, job)["HetJobOffset"] == "0"
     runner.answers.update(
         {"squeue --steps --noheader -j 1,2": "1.1 hpk-x\n1.batch batch\n2.1 hpk-x\n3.1 hpk-x\n", "scancel": ""}

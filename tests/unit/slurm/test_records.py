@@ -29,7 +29,7 @@ def test_what_stands_between_the_fields_is_on_no_command_line_and_never_the_same
     "printed", ["JobID", "7@m@", "7@m@x\n8@m@x", "@m@" * 15, "x@m@" * 15, ("7" + "@m@" * 15) * 2 + "8"]
 )
 def test_what_is_no_answer_is_no_record(printed: str) -> None:
-    assert records.split(printed, "@m@") is None
+    assert records.split_records(printed, "@m@") is None
 
 
 def test_an_answer_that_is_not_understood_is_an_error_and_not_an_empty_queue() -> None:

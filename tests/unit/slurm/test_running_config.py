@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.node.slurm.hooks import settings
-from hyperpod_kit.slurm.running_config import in_force, parse
+from hyperpod_kit.slurm.running_config import is_in_force, parse
 
 PRINTED = Path(__file__).parents[1] / "job/printed"
 OURS = settings((Path(__file__).parents[3] / "slurm/hooks.conf").read_text())
@@ -18,7 +18,7 @@ VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 def test_every_line_of_ours_is_found_in_force_where_it_is(version: str) -> None:
     config = parse((PRINTED / f"slurm-{version}").read_text())
     config.setdefault("unkillablesteptimeout", "180 sec")
-    wrong = {key: config.get(key) for key, value in OURS.items() if in_force(config, key, value) is not True}
+    wrong = {key: config.get(key) for key, value in OURS.items() if is_in_force(config, key, value) is not True}
     # These were printed with the hooks of 0.4, whose block had no line of this.
     wrong.pop("unkillablesteptimeout", None)
     assert wrong == {}
@@ -27,7 +27,7 @@ def test_every_line_of_ours_is_found_in_force_where_it_is(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_line_of_ours_is_missed_where_it_is_not(version: str) -> None:
     config = parse((PRINTED / f"slurm-{version}-none").read_text())
-    missed = {key for key, value in OURS.items() if in_force(config, key, value) is False}
+    missed = {key for key, value in OURS.items() if is_in_force(config, key, value) is False}
     assert missed == set(OURS) - {"requeueexithold"}, "which these clusters had from their own slurm.conf"
 
 
@@ -37,10 +37,10 @@ def test_a_list_may_have_other_words_in_any_order() -> None:
         "schedulerparameters": "a=1,nohold_on_prolog_fail",
         "requeueexithold": "9,86",
     }
-    assert in_force(config, "PrologFlags", "Alloc") and in_force(config, "RequeueExitHold", "86")
-    assert in_force(config, "SchedulerParameters", "nohold_on_prolog_fail") is True
-    assert in_force(config, "SchedulerParameters", "nohold") is False
-    assert in_force(config, "PrologEpilogTimeout", "60") is None, "printed in no form known here"
+    assert is_in_force(config, "PrologFlags", "Alloc") and is_in_force(config, "RequeueExitHold", "86")
+    assert is_in_force(config, "SchedulerParameters", "nohold_on_prolog_fail") is True
+    assert is_in_force(config, "SchedulerParameters", "nohold") is False
+    assert is_in_force(config, "PrologEpilogTimeout", "60") is None, "printed in no form known here"
     apart = {"prologtimeout": "60 sec", "epilogtimeout": "90 sec"}
-    assert in_force(apart, "PrologEpilogTimeout", "60") is False
-    assert in_force({**apart, "epilogtimeout": "60 sec"}, "PrologEpilogTimeout", "60") is True
+    assert is_in_force(apart, "PrologEpilogTimeout", "60") is False
+    assert is_in_force({**apart, "epilogtimeout": "60 sec"}, "PrologEpilogTimeout", "60") is True

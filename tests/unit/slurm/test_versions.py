@@ -83,11 +83,11 @@ def test_the_option_of_our_plugin_is_known_as_ours(version: str) -> None:
 def test_a_job_that_is_unknown_is_no_failure_to_answer(version: str) -> None:
     arrays = json.loads((Path(__file__).parent / "printed" / "arrays.json").read_text())
     [case] = [case for case in arrays if case["slurm"] == version and case["asked"] == "squeue job 999"]
-    with pytest.raises(records.Unknown):
+    with pytest.raises(records.UnknownJob):
         control.job(RecordingRunner({"squeue job 999": (case["code"], case["printed"])}), JobId("999"))
     with pytest.raises(RunError) as caught:
         control.job(RecordingRunner({"squeue": (1, "Unable to contact slurm controller")}), JobId("999"))
-    assert not control.forgotten(caught.value)
+    assert not control.is_unknown_job(caught.value)
 
 
 @pytest.mark.parametrize("word", ["RESIZING", "SIGNALING", "STOPPED"])
@@ -108,7 +108,7 @@ def test_a_requeue_that_is_expedited_is_a_requeue() -> None:
 )
 def test_a_version(text: str, version: versions.Version) -> None:
     assert versions.parse(text) == version
-    assert versions.shown((22, 5)) == "22.05"
+    assert versions.format_version((22, 5)) == "22.05"
 
 
 @pytest.mark.parametrize(

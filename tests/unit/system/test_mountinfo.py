@@ -30,12 +30,12 @@ torn line
     ],
 )
 def test_the_mount_that_holds_a_path(path: str, fs_type: str) -> None:
-    found = mountinfo.holding(LIST, path)
+    found = mountinfo.mount_holding(LIST, path)
     assert found is not None and found.fs_type == fs_type
 
 
 def test_without_a_list_nothing_holds_it() -> None:
-    assert mountinfo.holding("", "/mnt") is None
+    assert mountinfo.mount_holding("", "/mnt") is None
 
 
 def test_a_path_with_a_character_that_ends_a_line_elsewhere_is_one_line() -> None:
@@ -45,5 +45,5 @@ def test_a_path_with_a_character_that_ends_a_line_elsewhere_is_one_line() -> Non
 
 
 def test_it_is_read_of_this_process(tmp_path: Path) -> None:
-    found = mountinfo.holding(mountinfo.read(), "/proc/self")
+    found = mountinfo.mount_holding(mountinfo.read(), "/proc/self")
     assert found is not None and (found.path, found.fs_type) == ("/proc", "proc")

@@ -12,19 +12,19 @@ from hyperpod_kit.system.process import Process
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
-    own = process.myself()
-    assert own == process.identify(os.getpid()) and process.alive(own)
-    assert not process.alive(Process(own.pid, own.started + 1)) and not process.alive(None)
+    own = process.this_process()
+    assert own == process.identify(os.getpid()) and process.is_alive(own)
+    assert not process.is_alive(Process(own.pid, own.started + 1)) and not process.is_alive(None)
     assert process.uid_of(own.pid) == os.geteuid()
 
 
 def test_a_zombie_and_nobody_are_none() -> None:
     child = subprocess.Popen(["sleep", "600"])
     known = process.identify(child.pid)
-    assert known is not None and process.alive(known)
+    assert known is not None and process.is_alive(known)
     child.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert process.identify(child.pid) is None and not process.alive(known)
+    assert process.identify(child.pid) is None and not process.is_alive(known)
     child.wait(10)
     assert process.identify(child.pid) is None and process.uid_of(child.pid) is None
 
@@ -35,7 +35,7 @@ def test_a_name_with_spaces_and_brackets_is_read_over(tmp_path: object) -> None:
     try:
         assert child.stdout is not None and child.stdout.readline() == b"\n"
         found = process.identify(child.pid)
-        assert found is not None and found.started >= process.myself().started
+        assert found is not None and found.started >= process.this_process().started
     finally:
         child.kill()
         child.wait(10)

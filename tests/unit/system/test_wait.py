@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.system.wait import BackOff, every, look_until
+from hyperpod_kit.system.wait import BackOff, fixed_pause, poll_until
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
     [
         (BackOff(1.0, 10.0), [0.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
         (BackOff(1.0, 5.0, factor=1.5), [0.0, 1.0, 1.5, 2.25, 3.375, 5.0, 5.0]),
-        (every(0.5), [0.0] + [0.5] * 6),
+        (fixed_pause(0.5), [0.0] + [0.5] * 6),
         (BackOff(400.0, 300.0), [0.0] + [300.0] * 6),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_share_of_a_pause_is_drawn(draw: float, expected: float) -> None:
 def test_a_wait_ends_with_the_first_good_look() -> None:
     clock = Clock()
     looks = iter(range(100))
-    found = look_until(
+    found = poll_until(
         lambda: next(looks), lambda n: n == 3, BackOff(0.5, 2.0), seconds=60, clock=lambda: clock.now, sleep=clock.sleep
     )
     assert found == 3 and clock.slept == [0.5, 1.0, 2.0]
@@ -58,8 +58,8 @@ def test_a_wait_in_vain_ends_with_a_look_at_the_very_end() -> None:
     def look() -> None:
         seen.append(clock.now)
 
-    look_until(look, bool, every(2.0), seconds=5.0, clock=lambda: clock.now, sleep=clock.sleep)
+    poll_until(look, bool, fixed_pause(2.0), seconds=5.0, clock=lambda: clock.now, sleep=clock.sleep)
     assert seen == [0.0, 2.0, 4.0, 5.0]
     seen.clear()
-    look_until(look, bool, every(2.0), seconds=0.0, clock=lambda: clock.now, sleep=clock.sleep)
+    poll_until(look, bool, fixed_pause(2.0), seconds=0.0, clock=lambda: clock.now, sleep=clock.sleep)
     assert len(seen) == 1

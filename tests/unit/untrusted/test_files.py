@@ -82,9 +82,9 @@ def test_a_file_that_is_made_has_the_mode_asked_for(tmp_path: Path) -> None:
 
 def test_a_directory_of_ours_is_made_kept_and_closed_again(tmp_path: Path) -> None:
     path = tmp_path / "own"
-    files.own_directory(str(path))
+    files.ensure_own_directory(str(path))
     path.chmod(0o777)
-    files.own_directory(str(path))
+    files.ensure_own_directory(str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
@@ -92,14 +92,14 @@ def test_a_directory_of_ours_is_made_kept_and_closed_again(tmp_path: Path) -> No
 def test_what_is_no_directory_is_refused_with_what_it_is(tmp_path: Path, what: str) -> None:
     place(tmp_path / "own", what)
     with pytest.raises(Untrusted, match=f"not a directory of uid {os.geteuid()}"):
-        files.own_directory(str(tmp_path / "own"))
+        files.ensure_own_directory(str(tmp_path / "own"))
 
 
 def test_a_link_is_not_followed_and_what_it_leads_to_keeps_its_mode(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir(mode=0o755)
     (tmp_path / "own").symlink_to(tmp_path / "target")
     with pytest.raises(Untrusted):
-        files.own_directory(str(tmp_path / "own"))
+        files.ensure_own_directory(str(tmp_path / "own"))
     assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o755
 
 
@@ -108,7 +108,7 @@ def test_a_directory_of_somebody_else_is_refused_with_his_uid(tmp_path: Path) ->
     (tmp_path / "own").mkdir()
     os.chown(tmp_path / "own", OTHER, OTHER)
     with pytest.raises(Untrusted, match=f"of uid {OTHER}"):
-        files.own_directory(str(tmp_path / "own"))
+        files.ensure_own_directory(str(tmp_path / "own"))
 
 
 def test_a_file_that_a_command_line_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def is_path(root: str) -> bool:
 def mount_of(path: str) -> Tuple[str, str]:
     """(file system type, source) of the mount on which `path` lies, which need not exist; ("", "") when unknown."""
     try:
-        entry = mountinfo.holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
+        entry = mountinfo.mount_holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
     except OSError:
         entry = None
     return ("", "") if entry is None else (entry.fs_type, entry.source)

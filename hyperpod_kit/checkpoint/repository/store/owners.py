@@ -24,7 +24,7 @@ def open_as_owner(root: str) -> Store:
     store = open_store(root)
     if not is_path(root) or not owner.is_root():
         return store
-    uid = walk.whose(os.path.abspath(root))
+    uid = walk.owner_uid(os.path.abspath(root))
     return OwnersStore(store, uid) if uid else store
 
 

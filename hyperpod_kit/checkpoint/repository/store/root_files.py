@@ -25,7 +25,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 def no_object(path: str, expected: str = "a regular file") -> Untrusted:
     """The error for what lies at `path` in the place of what is wanted."""
-    return files.not_wanted(path, expected, NotAnObject)
+    return files.unexpected_file(path, expected, NotAnObject)
 
 
 def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:

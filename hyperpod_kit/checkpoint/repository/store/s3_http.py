@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 from hyperpod_kit.checkpoint.repository.store.s3_connections import Connections, ResponseBody, S3Broken
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.signing import chain
-from hyperpod_kit.signing.request import PAYLOAD, signed
+from hyperpod_kit.signing.request import PAYLOAD, sign
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
@@ -249,7 +249,7 @@ class S3HttpClient:
         region = self._regions.get(bucket, self._region) or "us-east-1"
         url = self._url(bucket, key, region, query)
         payload = UNSIGNED if url.startswith("https:") and body else hashlib.sha256(body or b"").hexdigest()
-        full = signed(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
+        full = sign(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
         status, response_headers, response_body = self._connections.exchange(method, url, full, body)
         if stream and status < 300:
             return S3Response(status, response_headers, response_body, b"")

@@ -37,13 +37,13 @@ class EfsKind(Kind):
         if separator and export == "/" and not mount.tls and not host.startswith("127."):
             # efs-utils before 2.0, without TLS: by name or, with a mount target's address, by number, which says less.
             if host.startswith("fs-"):
-                same = host.split(".")[0] == mount.file_system_id
-                return MountIdentity(same, entry.source, f"expected {efs_utils.described(mount)}")
+                matches = host.split(".")[0] == mount.file_system_id
+                return MountIdentity(matches, entry.source, f"expected {efs_utils.describe(mount)}")
             return MountIdentity(True, entry.source, "known by source and path only")
         return efs_utils.identify_proxied(node, mount, entry, service="elasticfilesystem", tls=mount.tls)
 
-    def endpoint_gone(self, node: Node, mount: EfsMount, entry: MountEntry) -> bool:
-        return efs_utils.proxy_is_gone(entry)
+    def endpoint_is_dead(self, node: Node, mount: EfsMount, entry: MountEntry) -> bool:
+        return efs_utils.proxy_is_dead(entry)
 
 
 KIND = EfsKind()

@@ -20,49 +20,56 @@ from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
-from hyperpod_kit.node.mounts.mount_record import read_record, replaced
+from hyperpod_kit.node.mounts.mount_record import read_record, replacement_reason
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
-def described(mount: Mount) -> str:
+def describe(mount: Mount) -> str:
     """File system and access point as a person writes them."""
-    return _words(mount_to_dict(mount))
+    return _describe_fields(mount_to_dict(mount))
 
 
-def _words(mount: Dict[str, Any]) -> str:
+def _describe_fields(mount: Dict[str, Any]) -> str:
     point = mount.get("access_point_id")
-    return f"{mount.get('file_system_id')}:/" + (f" {point}" if point else "")
+    if not point:
+        return f"{mount.get('file_system_id')}:/"
+    return f"{mount.get('file_system_id')}:/ {point}"
 
 
 def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
     """Which file system a mount of 127.0.0.1:/ is. `service`: efs-utils' name of the AWS service."""
-    wanted = described(mount)
+    expected = describe(mount)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
-        through = " through TLS" if tls and separator and export == "/" else f", found {entry.fs_type}"
-        return MountIdentity(False, entry.source, f"expected {wanted}{through}")
+        if tls and separator and export == "/":
+            through = " through TLS"
+        else:
+            through = f", found {entry.fs_type}"
+        return MountIdentity(False, entry.source, f"expected {expected}{through}")
     record = read_record(node, mount)
-    gone = replaced(record, entry)
+    replacement = replacement_reason(record, entry)
     states = read_states(node, entry)
     # Without a port, a note on this path may be about the mount that lies beneath.
-    if states and not (gone and entry.stacked > 1 and entry.option("port") is None):
+    if states and not (replacement and entry.stacked > 1 and entry.option("port") is None):
         state = states[-1]
-        found = f"{state['fsId']}:/" + (f" {state['accessPoint']}" if state.get("accessPoint") else "")
+        actual = f"{state['fsId']}:/"
+        if state.get("accessPoint"):
+            actual = f"{state['fsId']}:/ {state['accessPoint']}"
         if state.get("service_type", service) != service:
-            return MountIdentity(False, found, f"expected {wanted} of {service}, found {state['service_type']}")
+            return MountIdentity(False, actual, f"expected {expected} of {service}, found {state['service_type']}")
         if tls and _without_tls(state):
-            return MountIdentity(False, found, f"expected {wanted} through TLS, its proxy runs without")
-        return MountIdentity(found == wanted, found, f"expected {wanted}")
-    if gone:
-        return MountIdentity(False, entry.source, f"expected {wanted}, {gone}")
+            return MountIdentity(False, actual, f"expected {expected} through TLS, its proxy runs without")
+        return MountIdentity(actual == expected, actual, f"expected {expected}")
+    if replacement:
+        return MountIdentity(False, entry.source, f"expected {expected}, {replacement}")
     if record is not None:
-        found = _words(record.mount)
-        return MountIdentity(found == wanted, found, f"expected {wanted}")
+        actual = _describe_fields(record.mount)
+        return MountIdentity(actual == expected, actual, f"expected {expected}")
     return MountIdentity(True, entry.source, "known by source and path only")
 
 
 def _without_tls(state: Dict[str, Any]) -> bool:
-    command = [str(word) for word in state.get("cmd") or [""]]
+    command = [str(argument) for argument in state.get("cmd") or [""]]
     return os.path.basename(command[0]) == "efs-proxy" and "--tls" not in command
 
 
@@ -74,25 +81,28 @@ def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
         names = sorted(os.listdir(node.paths.efs_state))
     except OSError:
         return []
-    found = []
+    states = []
     for name in names:
         file_system, separator, rest = name.partition(".")
         last = rest.rpartition(".")[2]
-        ours = last == port if port is not None else f".{rest}".startswith(middle) and rest[len(middle) - 1 :] == last
-        if not ours or not separator or not file_system.startswith("fs-") or not last.isdigit():
+        if port is not None:
+            matches = last == port
+        else:
+            matches = f".{rest}".startswith(middle) and rest[len(middle) - 1 :] == last
+        if not matches or not separator or not file_system.startswith("fs-") or not last.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError):
             raw = json.loads(read_text(f"{node.paths.efs_state}/{name}") or "null")
             if isinstance(raw, dict):
-                found.append({**raw, "fsId": file_system})
-    return sorted(found, key=lambda state: (_runs(node, state), float(state.get("mount_time") or 0)))
+                states.append({**raw, "fsId": file_system})
+    return sorted(states, key=lambda state: (_is_running(node, state), float(state.get("mount_time") or 0)))
 
 
-def _runs(node: Node, state: Dict[str, Any]) -> bool:
+def _is_running(node: Node, state: Dict[str, Any]) -> bool:
     return os.path.exists(node.paths.real(f"/proc/{state.get('pid')}"))
 
 
-def proxy_is_gone(entry: MountEntry) -> bool:
+def proxy_is_dead(entry: MountEntry) -> bool:
     """Whether nobody listens any more where this mount's proxy was.
 
     The kernel then retries for ever and every process that looks at the mount hangs: dead, although it is listed.
@@ -116,5 +126,9 @@ def proxy_is_gone(entry: MountEntry) -> bool:
 
 def options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
     """The options that both helpers take alike."""
-    given = [f"accesspoint={mount.access_point_id}"] if mount.access_point_id else []
-    return given + ([f"region={mount.region}"] if mount.region else [])
+    mount_options = []
+    if mount.access_point_id:
+        mount_options = [f"accesspoint={mount.access_point_id}"]
+    if mount.region:
+        mount_options.append(f"region={mount.region}")
+    return mount_options

@@ -24,51 +24,57 @@ PLATFORM_UNIT = "dlami-nvme.service"
 PLATFORM_WITHIN = 90.0
 """Seconds that the image's own service may take to join and format the devices at boot."""
 
-OWN = "/var/lib/hyperpod-kit/nvme"
+KIT_DIRECTORY = "/var/lib/hyperpod-kit/nvme"
 LABEL = "hpk-scratch"
 MODEL = "Amazon EC2 NVMe Instance Storage"
 """What EC2 calls these devices; EBS volumes are NVMe too, with another model."""
 
 
 class NvmeDevice(NamedTuple):
-    """`path`: /dev/nvme1n1; `number`: major:minor; `holds`: "" when blank, else what blkid found, LABEL when ours."""
+    """`path`: /dev/nvme1n1; `number`: major:minor; `contents`: "" when blank, else what blkid found, LABEL when
+    ours."""
 
     path: str
     number: str
-    holds: str
+    contents: str
 
 
 def mounted_stores(node: Node) -> List[MountEntry]:
     """Every mount that is an instance store, the image's or ours."""
     mountinfo = read_text(node.paths.mountinfo) or ""
-    theirs = find(mountinfo, PLATFORM)
-    ours = [entry for entry in parse(mountinfo) if entry.path.startswith(OWN + "/")]
-    return ([theirs] if theirs is not None else []) + ours
+    platform_store = find(mountinfo, PLATFORM)
+    kit_stores = [entry for entry in parse(mountinfo) if entry.path.startswith(KIT_DIRECTORY + "/")]
+    if platform_store is None:
+        return kit_stores
+    return [platform_store, *kit_stores]
 
 
-def provide(node: Node, index: int) -> MountEntry:
+def provide_store(node: Node, index: int) -> MountEntry:
     """A mounted instance store, the image's if it makes one, else the `index`-th device's. Raises MountFailed."""
     entry = find(read_text(node.paths.mountinfo) or "", PLATFORM)
     if entry is not None:
         return entry
     if systemd.is_enabled(node, PLATFORM_UNIT):
 
-        def look() -> Optional[MountEntry]:
+        def find_platform_store() -> Optional[MountEntry]:
             return find(read_text(node.paths.mountinfo) or "", PLATFORM)
 
-        found = wait_for(look, seconds=PLATFORM_WITHIN, clock=node.clock)
-        if found is None:
+        store = wait_for(find_platform_store, seconds=PLATFORM_WITHIN, clock=node.clock)
+        if store is None:
             raise MountFailed(
                 f"{PLATFORM_UNIT} has not mounted {PLATFORM} within {PLATFORM_WITHIN:g} s",
                 hint=f"on the node: journalctl -u {PLATFORM_UNIT}; has the instance type local disks?",
             )
-        return found
+        return store
     devices = find_devices(node)
-    usable = [device for device in devices if device.holds in ("", LABEL)]
+    usable = [device for device in devices if device.contents in ("", LABEL)]
     if not usable:
-        refused = "; ".join(f"{device.path} holds {device.holds}" for device in devices)
+        refused = "; ".join(f"{device.path} holds {device.contents}" for device in devices)
+        problem = "this instance has no instance store device"
+        if refused:
+            problem = f"no instance store device is free: {refused}"
         raise MountFailed(
-            f"no instance store device is free: {refused}" if refused else "this instance has no instance store device",
+            problem,
             hint="choose an instance type with local NVMe, or set required to false",
         )
     return _mount(node, usable[index % len(usable)])
@@ -77,23 +83,27 @@ def provide(node: Node, index: int) -> MountEntry:
 def find_devices(node: Node) -> List[NvmeDevice]:
     """The instance store devices of this machine, by name, with what each holds."""
     block = node.paths.real("/sys/block")
-    found = []
+    devices = []
     for name in sorted(os.listdir(block)) if os.path.isdir(block) else []:
         if (read_text(f"{block}/{name}/device/model") or "").strip() != MODEL:
             continue
         number = (read_text(f"{block}/{name}/dev") or "").strip()
-        found.append(NvmeDevice(f"/dev/{name}", number, _mounted(node, number) or _holds(node, block, name)))
-    return found
+        devices.append(
+            NvmeDevice(f"/dev/{name}", number, _mounted_contents(node, number) or _device_contents(node, block, name))
+        )
+    return devices
 
 
-def _mounted(node: Node, number: str) -> str:
+def _mounted_contents(node: Node, number: str) -> str:
     for entry in parse(read_text(node.paths.mountinfo) or ""):
         if entry.device == number:
-            return LABEL if entry.path.startswith(OWN + "/") else f"what is mounted at {entry.path}"
+            if entry.path.startswith(KIT_DIRECTORY + "/"):
+                return LABEL
+            return f"what is mounted at {entry.path}"
     return ""
 
 
-def _holds(node: Node, block: str, name: str) -> str:
+def _device_contents(node: Node, block: str, name: str) -> str:
     holders = f"{block}/{name}/holders"
     if os.path.isdir(holders) and os.listdir(holders):
         return f"a part of {', '.join(sorted(os.listdir(holders)))}"
@@ -111,21 +121,21 @@ def _holds(node: Node, block: str, name: str) -> str:
 def _mount(node: Node, device: NvmeDevice) -> MountEntry:
     mountinfo = read_text(node.paths.mountinfo) or ""
     for entry in parse(mountinfo):
-        if entry.device == device.number and entry.path.startswith(OWN + "/"):
+        if entry.device == device.number and entry.path.startswith(KIT_DIRECTORY + "/"):
             return entry
-    place = f"{OWN}/{os.path.basename(device.path)}"
+    mount_point = f"{KIT_DIRECTORY}/{os.path.basename(device.path)}"
     special = node.paths.real(device.path)
     try:
-        if device.holds == "":
+        if device.contents == "":
             _format(node, special)
-        by_descriptor.make_directories(node.paths.real(place), shared=True)
-        node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, place], timeout=60)
+        by_descriptor.make_directories(node.paths.real(mount_point), shared=True)
+        node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, mount_point], timeout=60)
     except RunError as err:
         raise MountFailed(f"{device.path}: {err.message}", hint=f"on the node: blkid -p {device.path}") from err
-    made = find(read_text(node.paths.mountinfo) or "", place)
-    if made is None:
-        raise MountFailed(f"{device.path} is not at {place} although mount said so")
-    return made
+    mounted = find(read_text(node.paths.mountinfo) or "", mount_point)
+    if mounted is None:
+        raise MountFailed(f"{device.path} is not at {mount_point} although mount said so")
+    return mounted
 
 
 def _format(node: Node, special: str) -> None:

@@ -15,25 +15,26 @@ from hyperpod_kit.system.mountinfo import MountEntry
 
 @dataclass(frozen=True)
 class MountIdentity:
-    """Whether what is mounted is what was asked for. `ours`: None when that cannot be told.
+    """Whether what is mounted is what was asked for. `matches`: None when that cannot be told.
 
-    source: what is mounted, in the words of its kind; endpoint_gone: what `Kind.endpoint_gone` said of a mount that
-    did not answer.
+    source: what is mounted, in the words of its kind; endpoint_is_dead: what `Kind.endpoint_is_dead` said of a mount
+    that did not answer.
     """
 
-    ours: Optional[bool]
+    matches: Optional[bool]
     source: str
     detail: str = ""
-    endpoint_gone: bool = False
+    endpoint_is_dead: bool = False
 
 
 @dataclass(frozen=True)
 class ClientCheck:
-    """How to tell that a client will do. `minimum`: the version from which on, "" when every one will; ask: arguments
-    with which the program says its version, () when that is not asked; module: the kernel module that must fit."""
+    """How to tell that a client will do. `minimum`: the version from which on, "" when every one will;
+    version_arguments: arguments with which the program says its version, () when that is not asked; module: the kernel
+    module that must fit."""
 
     minimum: str = ""
-    ask: Tuple[str, ...] = ()
+    version_arguments: Tuple[str, ...] = ()
     module: str = ""
 
 
@@ -56,7 +57,7 @@ class Kind(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        missing = [word for word in Kind.__annotations__ if not hasattr(cls, word)]
+        missing = [attribute for attribute in Kind.__annotations__ if not hasattr(cls, attribute)]
         if missing:
             raise TypeError(f"{cls.__name__} lacks {', '.join(missing)}")
 
@@ -72,6 +73,6 @@ class Kind(ABC):
         """Make what `command` needs besides the mount point. Raises MountFailed."""
         return None
 
-    def endpoint_gone(self, node: Node, mount: Any, entry: MountEntry) -> bool:
+    def endpoint_is_dead(self, node: Node, mount: Any, entry: MountEntry) -> bool:
         """Whether what serves a mount that does not answer is dead, and no waiting brings it back."""
         return False

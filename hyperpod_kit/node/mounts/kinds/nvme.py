@@ -18,7 +18,7 @@ from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_kit.untrusted.files import own_directory
+from hyperpod_kit.untrusted.files import ensure_own_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -32,66 +32,66 @@ class NvmeKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
-        return ("mount", "-o", "bind,nosuid,nodev", directory(node, mount), mount.path)
+        return ("mount", "-o", "bind,nosuid,nodev", store_directory(node, mount), mount.path)
 
     def prepare(self, node: Node, mount: NvmeMount) -> None:
         """Make the directory on the store, with the owner and mode that were asked for."""
-        others = [other.name for other in node.mounts if other.kind == mount.kind]
-        store = instance_store.provide(node, others.index(mount.name))
-        shelf = node.paths.real(f"{store.path}/hyperpod-kit")
-        place = f"{shelf}/{mount.name}"
+        names = [other.name for other in node.mounts if other.kind == mount.kind]
+        store = instance_store.provide_store(node, names.index(mount.name))
+        kit_directory = node.paths.real(f"{store.path}/hyperpod-kit")
+        target = f"{kit_directory}/{mount.name}"
         try:
-            by_descriptor.make_parents(shelf)
-            own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
-            _make(node, mount, shelf)
+            by_descriptor.make_parents(kit_directory)
+            ensure_own_directory(kit_directory, 0o755)  # the store may be everybody's; what lies on our shelf is not
+            _make_directory(node, mount, kit_directory)
         except (OSError, RunError, Untrusted) as err:
-            raise MountFailed(f"{place}: {err}", hint=f"on the node: findmnt {store.path}") from err
+            raise MountFailed(f"{target}: {err}", hint=f"on the node: findmnt {store.path}") from err
 
     def identify(self, node: Node, mount: NvmeMount, entry: MountEntry) -> MountIdentity:
-        wanted = f"expected the instance store's directory hyperpod-kit/{mount.name}"
+        expected = f"expected the instance store's directory hyperpod-kit/{mount.name}"
         source = f"{entry.source}{entry.root}"
         if not entry.root.endswith(f"/hyperpod-kit/{mount.name}"):
-            return MountIdentity(False, source, wanted)
+            return MountIdentity(False, source, expected)
         root = find(read_text(node.paths.mountinfo) or "", "/")
         if root is not None and root.device == entry.device:
-            return MountIdentity(False, source, f"{wanted}, found the root disk")
+            return MountIdentity(False, source, f"{expected}, found the root disk")
         record = read_record(node, mount)
         stores = {store.device for store in instance_store.mounted_stores(node)}
-        known = entry.device in stores or (record is not None and record.device == entry.device)
-        return MountIdentity(known, source, wanted)
+        is_instance_store = entry.device in stores or (record is not None and record.device == entry.device)
+        return MountIdentity(is_instance_store, source, expected)
 
 
-def _make(node: Node, mount: NvmeMount, shelf: str) -> None:
+def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
     """The mount's directory on the shelf, by descriptors: where the store is everybody's, a link in the place of either
     is refused and not followed. Raises OSError, RunError, Untrusted."""
-    above = os.open(shelf, _DIRECTORY)
+    parent = os.open(kit_directory, _DIRECTORY)
     try:
-        found = os.fstat(above)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise Untrusted(f"{shelf} became a directory of uid {found.st_uid} while it was looked at")
+        status = os.fstat(parent)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise Untrusted(f"{kit_directory} became a directory of uid {status.st_uid} while it was looked at")
         with contextlib.suppress(FileExistsError):
-            os.mkdir(mount.name, 0o700, dir_fd=above)
-        here = os.open(mount.name, _DIRECTORY, dir_fd=above)
+            os.mkdir(mount.name, 0o700, dir_fd=parent)
+        descriptor = os.open(mount.name, _DIRECTORY, dir_fd=parent)
         try:
-            found = os.fstat(here)
-            if (found.st_uid, found.st_gid) != (mount.uid, mount.gid):
+            status = os.fstat(descriptor)
+            if (status.st_uid, status.st_gid) != (mount.uid, mount.gid):
                 if os.geteuid() == 0:
-                    os.fchown(here, mount.uid, mount.gid)
+                    os.fchown(descriptor, mount.uid, mount.gid)
                 else:  # a sandbox's
-                    node.runner.run(["chown", f"{mount.uid}:{mount.gid}", f"{shelf}/{mount.name}"], timeout=30)
-            os.fchmod(here, int(mount.mode, 8))  # after chown, which may clear bits
+                    node.runner.run(["chown", f"{mount.uid}:{mount.gid}", f"{kit_directory}/{mount.name}"], timeout=30)
+            os.fchmod(descriptor, int(mount.mode, 8))  # after chown, which may clear bits
         finally:
-            os.close(here)
+            os.close(descriptor)
     finally:
-        os.close(above)
+        os.close(parent)
 
 
-def directory(node: Node, mount: NvmeMount) -> str:
+def store_directory(node: Node, mount: NvmeMount) -> str:
     """The directory on the instance store that has been prepared for the mount; the image's place while none is."""
     for store in instance_store.mounted_stores(node):
-        place = f"{store.path}/hyperpod-kit/{mount.name}"
-        if os.path.isdir(node.paths.real(place)):
-            return place
+        path = f"{store.path}/hyperpod-kit/{mount.name}"
+        if os.path.isdir(node.paths.real(path)):
+            return path
     return f"{instance_store.PLATFORM}/hyperpod-kit/{mount.name}"
 
 

@@ -29,16 +29,16 @@ class OpenZfsKind(Kind):
         return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 
     def identify(self, node: Node, mount: OpenZfsMount, entry: MountEntry) -> MountIdentity:
-        wanted = f"{mount.dns_name}:{mount.export}"
+        expected = f"{mount.dns_name}:{mount.export}"
         host, separator, export = entry.source.partition(":")
         if not separator or "nfs" not in entry.fs_type:
-            return MountIdentity(False, entry.source, f"expected {wanted}, found {entry.fs_type}")
+            return MountIdentity(False, entry.source, f"expected {expected}, found {entry.fs_type}")
         if (export.rstrip("/") or "/") != mount.export:
-            return MountIdentity(False, entry.source, f"expected {wanted}")
+            return MountIdentity(False, entry.source, f"expected {expected}")
         # Whoever mounted it by address (HyperPod may) leaves no name to compare.
         if host.replace(".", "").isdigit():
             return MountIdentity(True, entry.source, "known by its export only")
-        return MountIdentity(host == mount.dns_name, entry.source, f"expected {wanted}")
+        return MountIdentity(host == mount.dns_name, entry.source, f"expected {expected}")
 
 
 KIND = OpenZfsKind()

@@ -30,8 +30,8 @@ class S3FilesKind(Kind):
     def identify(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> MountIdentity:
         return efs_utils.identify_proxied(node, mount, entry, service="s3files", tls=True)
 
-    def endpoint_gone(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> bool:
-        return efs_utils.proxy_is_gone(entry)
+    def endpoint_is_dead(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> bool:
+        return efs_utils.proxy_is_dead(entry)
 
 
 KIND = S3FilesKind()

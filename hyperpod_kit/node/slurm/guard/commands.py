@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from hyperpod_kit.errors import NodeError, Unreachable
 from hyperpod_kit.node.context import Node, open_node
-from hyperpod_kit.node.slurm.guard.cycle import guard_cycle, judge_all, kept
-from hyperpod_kit.node.slurm.guard.look import look
+from hyperpod_kit.node.slurm.guard.collect import collect_facts
+from hyperpod_kit.node.slurm.guard.cycle import guard_cycle, judge_all, last_notes
 from hyperpod_kit.slurm.findings import GuardRecord, read_record
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def slurm_command(args: argparse.Namespace) -> int:
     """Exit code 0 without a fault, 1 with one, 3 when another look is at it."""
     node = open_node()
     if not args.mend:
-        mended = kept(read_record(node.paths.slurm_guard))
+        mended = last_notes(read_record(node.paths.slurm_guard))
         now = node.clock.wall()
-        return _shown(node, GuardRecord(now, tuple(judge_all(look(node), mended, now))), args.json)
+        return _print_record(node, GuardRecord(now, tuple(judge_all(collect_facts(node), mended, now))), args.json)
     try:
         done = guard_cycle(node)
     except PermissionError as err:
@@ -34,22 +34,29 @@ def slurm_command(args: argparse.Namespace) -> int:
         raise Unreachable(
             "another process is looking at Slurm just now", hint="hyperpod-kit node slurm looks and changes nothing"
         )
-    for line in done.said:
+    for line in done.messages:
         print(line, file=sys.stderr)
     if args.json:
-        return _shown(node, done.record, True)
-    return 1 if any(finding.fault for finding in done.record.findings) else 0
+        return _print_record(node, done.record, True)
+    if any(finding.fault for finding in done.record.findings):
+        return 1
+    return 0
 
 
-def _shown(node: Node, record: GuardRecord, as_json: bool) -> int:
+def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
     if as_json:
-        told = [finding.to_dict() for finding in record.findings]
-        print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": told}))
+        findings = [finding.to_dict() for finding in record.findings]
+        print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": findings}))
     else:
         for finding in record.findings:
-            print(f"{'fault ' if finding.fault else 'notice'}  {finding.code}  {finding.detail}")
+            severity = "notice"
+            if finding.fault:
+                severity = "fault "
+            print(f"{severity}  {finding.code}  {finding.detail}")
             if finding.remedy:
                 print(f"        do: {finding.remedy}")
         if not record.findings:
             print(f"{node.facts.node}: Slurm is as it should be")
-    return 1 if any(finding.fault for finding in record.findings) else 0
+    if any(finding.fault for finding in record.findings):
+        return 1
+    return 0

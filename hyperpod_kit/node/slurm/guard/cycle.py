@@ -13,13 +13,13 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Seque
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.states import LifecycleMode
-from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.bounded import run_in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_volatile, write_volatile_json
-from hyperpod_kit.node.locks import held, is_held
+from hyperpod_kit.node.locks import hold_lock, is_locked
 from hyperpod_kit.node.slurm.guard import mend as mending
+from hyperpod_kit.node.slurm.guard.collect import PlaneFacts, collect_facts
 from hyperpod_kit.node.slurm.guard.judge import judge
-from hyperpod_kit.node.slurm.guard.look import PlaneFacts, look
 from hyperpod_kit.node.slurm.guard.mend import Mended, Tries
 from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding, read_record
 
@@ -33,61 +33,75 @@ class GuardCycle:
     """said: lines for a person, of what changed and of what was done."""
 
     record: GuardRecord
-    said: Tuple[str, ...] = ()
+    messages: Tuple[str, ...] = ()
 
 
 def guard_cycle(node: Node) -> Optional[GuardCycle]:
     """Look once, as the timer does; None when another round is at it."""
-    with held(node, LOCK, seconds=0) as mine:
-        return _guard_cycle(node) if mine else None
+    with hold_lock(node, LOCK, seconds=0) as locked:
+        if locked:
+            return _guard_cycle(node)
+        return None
 
 
 def _guard_cycle(node: Node) -> GuardCycle:
     before = read_record(node.paths.slurm_guard)
-    began = node.clock.monotonic()
-    said: List[str] = []
-    if is_settled(node):
-        facts = look(node)
-        mended = mending.mend(node, facts, before.notes if before else {}) if may_mend(node) else kept(before)
+    started_at = node.clock.monotonic()
+    messages: List[str] = []
+    if is_apply_finished(node):
+        facts = collect_facts(node)
+        if may_mend(node):
+            mended = mending.mend(node, facts, before.notes if before else {})
+        else:
+            mended = last_notes(before)
         if mended.done:
-            facts = look(node)
-        found = judge_all(facts, mended, node.clock.wall())
+            facts = collect_facts(node)
+        findings = judge_all(facts, mended, node.clock.wall())
     else:
         # What `node apply` is at work on is neither whole nor lost: what was known holds until it has ended.
-        mended = kept(before)
-        found = list(before.findings) if before else []
-    record = GuardRecord(node.clock.wall(), tuple(found), mended.to_dict())
-    said += [*mended.done, *changes(before.findings if before else (), found)]
+        mended = last_notes(before)
+        findings = []
+        if before:
+            findings = list(before.findings)
+    record = GuardRecord(node.clock.wall(), tuple(findings), mended.to_dict())
+    messages += [*mended.done, *changes(before.findings if before else (), findings)]
     try:
         write_volatile_json(node.paths.slurm_guard, record.to_dict())
     except OSError as err:
-        said.append(f"{node.paths.slurm_guard}: {err.strerror}: nobody is told of what was found")
+        messages.append(f"{node.paths.slurm_guard}: {err.strerror}: nobody is told of what was found")
     directory = node.config.health.textfile_directory
     if directory:
-        place, text = f"{directory}/{METRICS}", metrics(record, node.clock.monotonic() - began)
+        path, text = f"{directory}/{METRICS}", metrics(record, node.clock.monotonic() - started_at)
         try:
             # Another may be at home there, and have something mounted that hangs.
-            in_child(place, partial(write_volatile, node.paths.real(place), text), 5.0)
+            run_in_child(path, partial(write_volatile, node.paths.real(path), text), 5.0)
         except NodeError as err:
-            said.append(f"no metrics: {err.message}")
-    return GuardCycle(record, tuple(said))
+            messages.append(f"no metrics: {err.message}")
+    return GuardCycle(record, tuple(messages))
 
 
 def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFinding]:
     """What is wrong, and what the guard did about it."""
-    hopeless = {mending.BUILT} if facts.unbuildable else set()
+    if facts.unbuildable:
+        hopeless = {mending.BUILT}
+    else:
+        hopeless = set()
     return [*judge(facts), *mending.findings(mended.without(hopeless), now)]
 
 
-def kept(record: Optional[GuardRecord]) -> Mended:
+def last_notes(record: Optional[GuardRecord]) -> Mended:
     """The notes of the last round, for one in which nothing is done."""
-    noted: Mapping[str, Any] = record.notes if record else {}
+    noted: Mapping[str, Any]
+    if record:
+        noted = record.notes
+    else:
+        noted = {}
     return Mended({name: Tries.of(noted[name]) for name in mending.CODES if name in noted})
 
 
-def is_settled(node: Node) -> bool:
+def is_apply_finished(node: Node) -> bool:
     """Whether `node apply` has come to an end here, and is not at it."""
-    return isinstance(read_json(node.paths.status), dict) and not is_held(node, "apply")
+    return isinstance(read_json(node.paths.status), dict) and not is_locked(node, "apply")
 
 
 def may_mend(node: Node) -> bool:
@@ -101,25 +115,25 @@ def may_mend(node: Node) -> bool:
 def changes(before: Sequence[SlurmFinding], after: Sequence[SlurmFinding]) -> List[str]:
     """A line for each finding that is new, and for each that is over."""
     old, new = ({finding.code: finding for finding in findings} for findings in (before, after))
-    lines = [f"{code}: {finding.words}" for code, finding in new.items() if code not in old]
+    lines = [f"{code}: {finding.message}" for code, finding in new.items() if code not in old]
     return [*lines, *(f"{code}: over" for code in old if code not in new)]
 
 
 def metrics(record: GuardRecord, seconds: float) -> str:
     """All series, for the node exporter. Pure."""
     faults = sum(finding.fault for finding in record.findings)
-    labels = [f'code="{one.code}",fault="{"true" if one.fault else "false"}"' for one in record.findings]
+    labels = [f'code="{reported.code}",fault="{str(reported.fault).lower()}"' for reported in record.findings]
     lines = [
         *_series("hyperpod_kit_slurm_faults", "What is wrong with Slurm on this node.", [("", faults)]),
         *_series("hyperpod_kit_slurm_guard_seconds", "How long the last look took.", [("", round(seconds, 3))]),
     ]
     if labels:
-        told = [(f"{{{label}}}", 1) for label in dict.fromkeys(labels)]
-        lines += _series("hyperpod_kit_slurm_finding", "1 for each thing that the guard tells of Slurm.", told)
+        samples = [(f"{{{label}}}", 1) for label in dict.fromkeys(labels)]
+        lines += _series("hyperpod_kit_slurm_finding", "1 for each thing that the guard tells of Slurm.", samples)
     return "\n".join(lines) + "\n"
 
 
-def _series(name: str, words: str, samples: Iterable[Tuple[str, float]]) -> Iterator[str]:
-    yield from (f"# HELP {name} {words}", f"# TYPE {name} gauge")
+def _series(name: str, help_text: str, samples: Iterable[Tuple[str, float]]) -> Iterator[str]:
+    yield from (f"# HELP {name} {help_text}", f"# TYPE {name} gauge")
     for labels, value in samples:
         yield f"{name}{labels} {value}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.node.slurm.guard.look import STATE, ControllerFacts, PlaneFacts, is_without_slurm
+from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts, PlaneFacts, is_without_slurm
 from hyperpod_kit.node.slurm.hooks import block_lines, settings
 from hyperpod_kit.slurm import running_config, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -61,10 +61,10 @@ def _hooks(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
-    if facts.unknown:
-        yield SlurmFinding("config-unknown", f"our lines of slurm.conf cannot be told: {facts.unknown}", APPLY)
+    if facts.problem:
+        yield SlurmFinding("config-unknown", f"our lines of slurm.conf cannot be told: {facts.problem}", APPLY)
         return
-    differing = [path for path, text in facts.wanted.items() if facts.texts.get(path) != text]
+    differing = [path for path, text in facts.expected_texts.items() if facts.texts.get(path) != text]
     if differing:
         yield SlurmFinding("block-missing", f"our lines are not as they should be in {', '.join(differing)}", APPLY)
     for note in facts.notes:
@@ -72,27 +72,28 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
             yield SlurmFinding("overridden", f"{note}: ours is not in force", "hyperpod-kit job doctor", fault=False)
     if facts.config is None:
         return
-    idle = [name for name, value in not_in_force(facts.wanted.get(facts.slurm_conf, ""), facts.config)]
-    names = [name for name in idle if name.lower() != STATE]
+    ineffective = [name for name, value in not_in_force(facts.expected_texts.get(facts.slurm_conf, ""), facts.config)]
+    names = [name for name in ineffective if name.lower() != STATE]
     if names:
         yield SlurmFinding(
             "block-not-in-force",
             f"the slurmctld that runs does not go by our {', '.join(names)}",
             f"{RECONFIGURE}; where that does not help: {APPLY}",
         )
-    wanted = settings(facts.wanted.get(facts.slurm_conf, "")).get(STATE, "")
-    if len(names) < len(idle) and not facts.has_state_in(wanted):
+    state_directory = settings(facts.expected_texts.get(facts.slurm_conf, "")).get(STATE, "")
+    if len(names) < len(ineffective) and not facts.has_state_in(state_directory):
         yield SlurmFinding(
             "state-elsewhere",
-            f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {wanted}: the guard moves no state",
+            f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {state_directory}: the guard moves no "
+            "state",
             f"{APPLY}, which compares the two and keeps the newer one",
         )
 
 
-def not_in_force(wanted: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
+def not_in_force(conf: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
     """(key, value) of each line of our block by which the running slurmctld does not go."""
-    pairs = [(key.strip(), value.strip()) for key, given, value in _pairs(block_lines(wanted)) if given]
-    return [(key, value) for key, value in pairs if running_config.in_force(config, key, value) is False]
+    pairs = [(key.strip(), value.strip()) for key, given, value in _pairs(block_lines(conf)) if given]
+    return [(key, value) for key, value in pairs if running_config.is_in_force(config, key, value) is False]
 
 
 def _pairs(lines: Sequence[str]) -> Iterator[Tuple[str, str, str]]:
@@ -119,10 +120,13 @@ def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
             fault=False,
         )
     elif facts.plugin.error:
+        obstacle = ""
+        if facts.unbuildable:
+            obstacle = f"; none can be built on this node: {facts.unbuildable}"
         yield SlurmFinding(
             "plugin-not-loaded",
             f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "
-            f"from scratch{f'; none can be built on this node: {facts.unbuildable}' if facts.unbuildable else ''}",
+            f"from scratch{obstacle}",
             "Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
         )
     elif facts.plugin.offers is False:
@@ -147,13 +151,13 @@ def _versions(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _state(facts: PlaneFacts) -> Iterator[SlurmFinding]:
-    if facts.known is False:
+    if facts.is_known is False:
         yield SlurmFinding(
             "node-unknown",
             f"slurmctld knows no node {facts.node}: it gets no jobs",
             "on the controller: grep NodeName /opt/slurm/etc/slurm.conf",
         )
-    if facts.shown is not None:
-        finding: Optional[SlurmFinding] = judge_state(facts.node, facts.shown.state, facts.shown.reason)
+    if facts.slurm_node is not None:
+        finding: Optional[SlurmFinding] = judge_state(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
         if finding is not None:
             yield finding

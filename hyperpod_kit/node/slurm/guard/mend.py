@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Dict, List, Mapping, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Tuple, Union
 
 from hyperpod_kit import audit
-from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.errors import HyperpodKitError, NodeError, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.slurm import drain, plugin
 from hyperpod_kit.node.slurm.guard import restore
-from hyperpod_kit.node.slurm.guard.look import PlaneFacts
+from hyperpod_kit.node.slurm.guard.collect import PlaneFacts
 from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.slurm.node_reasons import DUPLICATE_JOB, judge_state
 from hyperpod_kit.system.wait import BackOff
@@ -57,23 +57,29 @@ class Tries:
         """From a note; what is none counts as no try."""
         try:
             count, at = int(raw["count"]), float(raw["at"])
-            return cls(count, at, str(raw["words"]), str(raw["error"])) if math.isfinite(at) else cls()
+            if math.isfinite(at):
+                return cls(count, at, str(raw["words"]), str(raw["error"]))
+            return cls()
         except (KeyError, TypeError, ValueError, OverflowError):
             return cls()
 
     def is_due(self, now: float) -> bool:
         return self.count == 0 or not 0 <= now - self.at < PAUSES.pause(self.count)
 
-    def again(self, now: float, words: str, error: str = "") -> Tries:
+    def after_try(self, now: float, action: str, error: str = "") -> Tries:
         # Failures do not count as something that is undone: after them a success is the first.
-        before = self.count if bool(error) == bool(self.error) else 0
-        return Tries(before + 1, now, words, error)
+        before = 0
+        if bool(error) == bool(self.error):
+            before = self.count
+        return Tries(before + 1, now, action, error)
 
-    def rested(self, now: float) -> Tries:
+    def after_success(self, now: float) -> Tries:
         """After a look that found nothing to do: forgotten once it has held for as long as the next pause is, at once
         where it was not the guard that put it right."""
         is_over = now - self.at >= max(REMEMBERED, PAUSES.pause(self.count))
-        return Tries() if is_over or self.error else self
+        if is_over or self.error:
+            return Tries()
+        return self
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
     if planned.refusal:
         return replace(tries, error=planned.refusal)
     if not planned.is_due:
-        return tries.rested(now)
+        return tries.after_success(now)
     if not tries.is_due(now):
         return tries
     texts = facts.controller.texts
@@ -118,86 +124,99 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
     if changed:
         # Somebody is at work there in this very moment: his text is looked at first.
         return tries
-    words = f"our lines into {', '.join(planned.files)}" if planned.files else "scontrol reconfigure"
+    if planned.files:
+        action = f"our lines into {', '.join(planned.files)}"
+    else:
+        action = "scontrol reconfigure"
     try:
         for path, text in planned.files.items():
             write_if_different(path, text)
         if any(path.startswith(node.paths.unit("")) for path in planned.files):
             systemd.reload(node)
-        node.runner.run([drain.program(node, "scontrol"), "reconfigure"], timeout=60)
+        node.runner.run([drain.slurm_program(node, "scontrol"), "reconfigure"], timeout=60)
     except (OSError, RunError) as err:
-        error = err.message if isinstance(err, RunError) else str(err)
-        done.append(f"{words}: failed: {error}")
-        return tries.again(now, words, error)
-    audit.record("restored", "Slurm's configuration", words, asked_by=ASKED_BY)
-    done.append(f"put back: {words}")
-    return tries.again(now, words)
+        error = _error_text(err)
+        done.append(f"{action}: failed: {error}")
+        return tries.after_try(now, action, error)
+    audit.record("restored", "Slurm's configuration", action, asked_by=ASKED_BY)
+    done.append(f"put back: {action}")
+    return tries.after_try(now, action)
+
+
+def _error_text(err: Union[OSError, HyperpodKitError]) -> str:
+    if isinstance(err, HyperpodKitError):
+        return err.message
+    return str(err)
 
 
 def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     now = node.clock.wall()
     if not facts.plugin.error:
-        return tries.rested(now) if facts.plugin.offers else tries
+        if facts.plugin.offers:
+            return tries.after_success(now)
+        return tries
     if facts.unbuildable:
         return tries
     if not tries.is_due(now):
         return tries
-    words = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"
+    action = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"
     try:
         if not plugin.build(node):
-            headers = f"it is built with the headers in {plugin.headers_at(node)}, and this Slurm is {facts.installed}"
-            return tries.again(now, words, headers)
+            headers = (
+                f"it is built with the headers in {plugin.headers_directory(node)}, and this Slurm is {facts.installed}"
+            )
+            return tries.after_try(now, action, headers)
     except (NodeError, RunError, OSError) as err:
-        error = str(err) if isinstance(err, OSError) else err.message
-        done.append(f"cannot build {words}: {error}")
-        return tries.again(now, words, error)
+        error = _error_text(err)
+        done.append(f"cannot build {action}: {error}")
+        return tries.after_try(now, action, error)
     audit.record("built", plugin.STEP.name, facts.plugin.error, asked_by=ASKED_BY)
-    done.append(f"built {words}: {facts.plugin.error}")
-    return tries.again(now, words)
+    done.append(f"built {action}: {facts.plugin.error}")
+    return tries.after_try(now, action)
 
 
 def _release(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     """Undrain a node that Slurm has drained for a job that it no longer has; nobody else ever takes that back."""
     now = node.clock.wall()
-    if facts.shown is None:
+    if facts.slurm_node is None:
         return tries
-    found = judge_state(facts.node, facts.shown.state, facts.shown.reason)
-    if found is None or found.code != DUPLICATE_JOB:
-        return tries.rested(now)
-    rests = facts.shown.reason_at and now - facts.shown.reason_at >= RESTS_FOR
-    if not tries.is_due(now) or not rests or not facts.shown.draining or facts.daemon_runs is False:
+    finding = judge_state(facts.node, facts.slurm_node.state, facts.slurm_node.reason)
+    if finding is None or finding.code != DUPLICATE_JOB:
+        return tries.after_success(now)
+    rests = facts.slurm_node.reason_at and now - facts.slurm_node.reason_at >= RESTS_FOR
+    if not tries.is_due(now) or not rests or not facts.slurm_node.draining or facts.daemon_runs is False:
         return tries
-    words = f"node {facts.node}, on which no job is left ({facts.shown.reason})"
+    action = f"node {facts.node}, on which no job is left ({facts.slurm_node.reason})"
     try:
         if _has_jobs(node):
             return tries
-        drain.update(node, "state=undrain")
+        drain.update_node(node, "state=undrain")
     except (RunError, OSError) as err:
-        return tries.again(now, words, err.message if isinstance(err, RunError) else str(err))
-    audit.record("undrained", f"node {facts.node}", facts.shown.reason, asked_by=ASKED_BY)
-    done.append(f"undrained {words}")
-    return tries.again(now, words)
+        return tries.after_try(now, action, _error_text(err))
+    audit.record("undrained", f"node {facts.node}", facts.slurm_node.reason, asked_by=ASKED_BY)
+    done.append(f"undrained {action}")
+    return tries.after_try(now, action)
 
 
 def _has_jobs(node: Node) -> bool:
     """Whether a step of any job lives here, or slurmctld has a job here. Raises RunError, OSError."""
-    from hyperpod_kit.node.memory import left  # seldom needed, and dear to import
+    from hyperpod_kit.node.memory import orphaned_snapshots  # seldom needed, and dear to import
 
-    if left.stepped(node.paths.proc):
+    if orphaned_snapshots.jobs_with_stepd(node.paths.proc):
         return True
-    argv = [drain.program(node, "squeue"), "--noheader", "--all", f"--nodelist={node.facts.node}", "--format=%i"]
+    argv = [drain.slurm_program(node, "squeue"), "--noheader", "--all", f"--nodelist={node.facts.node}", "--format=%i"]
     done = node.runner.run([*argv, "--states=R,CG,S,ST,SI"], timeout=drain.SECONDS)
     return bool(done.stdout.strip())
 
 
 def findings(mended: Mended, now: float) -> List[SlurmFinding]:
     """What is to be told of what the guard did. Pure."""
-    told: List[SlurmFinding] = []
+    reports: List[SlurmFinding] = []
     for name, tries in mended.notes.items():
         if tries.error:
-            told.append(SlurmFinding(f"not-{CODES[name]}", f"the guard cannot put this right: {tries.error}"))
+            reports.append(SlurmFinding(f"not-{CODES[name]}", f"the guard cannot put this right: {tries.error}"))
         elif tries.count >= FOUGHT:
-            told.append(
+            reports.append(
                 SlurmFinding(
                     f"again-{CODES[name]}",
                     f"the guard has done this {tries.count} times, the last time {now - tries.at:.0f} s ago, and "
@@ -206,5 +225,7 @@ def findings(mended: Mended, now: float) -> List[SlurmFinding]:
                 )
             )
         elif tries.count:
-            told.append(SlurmFinding(CODES[name], f"put right {now - tries.at:.0f} s ago: {tries.words}", fault=False))
-    return told
+            reports.append(
+                SlurmFinding(CODES[name], f"put right {now - tries.at:.0f} s ago: {tries.words}", fault=False)
+            )
+    return reports

@@ -14,14 +14,14 @@ from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.findings import SlurmFinding
 
 
-def standing(node: Node) -> List[SlurmFinding]:
+def current_findings(node: Node) -> List[SlurmFinding]:
     """What holds now; that nobody knows, where the guard should have looked and has not."""
     if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
         return []
     record = findings.read_record(node.paths.slurm_guard)
     if record is None and not _is_overdue(node):
         return []
-    return findings.standing(record, node.clock.wall())
+    return findings.current_findings(record, node.clock.wall())
 
 
 def _is_overdue(node: Node) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional
 
 from hyperpod_kit.node.slurm import accounting_lines
+from hyperpod_kit.node.slurm.guard.collect import STATE, ControllerFacts
 from hyperpod_kit.node.slurm.guard.judge import not_in_force
-from hyperpod_kit.node.slurm.guard.look import STATE, ControllerFacts
 from hyperpod_kit.node.slurm.hooks import block_lines, settings, with_block
 from hyperpod_kit.slurm import running_config
 
@@ -40,7 +40,7 @@ class Restoration:
 
 def plan(facts: ControllerFacts) -> Restoration:
     """What can be put back now."""
-    if facts.unknown or facts.config is None or facts.acting:
+    if facts.problem or facts.config is None or facts.acting:
         return Restoration()
     conf = facts.texts.get(facts.slurm_conf)
     location = facts.config.get(STATE, "")
@@ -52,8 +52,8 @@ def plan(facts: ControllerFacts) -> Restoration:
             refusal=f"slurm.conf has the state in {settings(text).get(STATE, DEFAULT_STATE)} and slurmctld has it in "
             f"{location}: to put anything back would move it"
         )
-    wanted = {**facts.wanted, facts.slurm_conf: text}
-    files: Dict[str, str] = {path: new for path, new in wanted.items() if facts.texts.get(path) != new}
+    expected = {**facts.expected_texts, facts.slurm_conf: text}
+    files: Dict[str, str] = {path: new for path, new in expected.items() if facts.texts.get(path) != new}
     idle = [key.lower() for key, _ in not_in_force(text, facts.config)]
     return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
 
@@ -63,7 +63,7 @@ def _safe_text(conf: str, facts: ControllerFacts) -> str:
     stay as they are in the file."""
     present = {_key(line): line for line in block_lines(conf)}
     lines: List[str] = []
-    for line in block_lines(facts.wanted[facts.slurm_conf]):
+    for line in block_lines(facts.expected_texts[facts.slurm_conf]):
         key, value = _key(line), line.partition("=")[2].strip()
         kept: Optional[str] = line
         if key in AT_START and not _is_in_effect(facts, key, value):
@@ -76,8 +76,10 @@ def _safe_text(conf: str, facts: ControllerFacts) -> str:
 def _is_in_effect(facts: ControllerFacts, key: str, value: str) -> bool:
     if key == STATE:
         return facts.has_state_in(value)
-    return running_config.in_force(facts.config or {}, key, value) is True
+    return running_config.is_in_force(facts.config or {}, key, value) is True
 
 
 def _key(line: str) -> str:
-    return "" if line.lstrip().startswith("#") else line.partition("=")[0].strip().lower()
+    if line.lstrip().startswith("#"):
+        return ""
+    return line.partition("=")[0].strip().lower()

@@ -18,7 +18,7 @@ from hyperpod_kit.job.goodput.time_log import LOOK, RankTime, RowSchedule
 from hyperpod_kit.job.goodput.time_rows import RunRow
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.phase_clock import ClockReading, PhaseClock, decoded
+from hyperpod_kit.slurm.phase_clock import ClockReading, PhaseClock, decode_reading
 from hyperpod_kit.slurm.progress import RankState
 
 GPUS = 16
@@ -44,7 +44,7 @@ class Memory:
         self.written: Optional[PhaseClock] = None
 
     def clock(self) -> Optional[ClockReading]:
-        return decoded(self.written.encoded()) if self.written is not None else None
+        return decode_reading(self.written.encode()) if self.written is not None else None
 
     def state(self) -> RankState:
         return RankState(None, None, Phase.START, 0)

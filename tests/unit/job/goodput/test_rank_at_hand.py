@@ -19,7 +19,7 @@ from hyperpod_kit.job.goodput.launch_time import usual_step
 from hyperpod_kit.job.goodput.time_log import RankTime
 from hyperpod_kit.job.goodput.time_rows import TimeRow
 from hyperpod_kit.slurm.environment import launch
-from hyperpod_kit.slurm.progress import RankProgress, Teller
+from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from tests.support.wait import until
 
 ATTEMPT = f"7-{os.getpid()}.0.0"
@@ -34,7 +34,7 @@ class Rank:
         variables = {HPK_ATTEMPT: ATTEMPT, HPK_STATE: str(state), HPK_PROGRESS: self.memory.path}
         self.env: Dict[str, str] = {**os.environ, "SLURM_PROCID": "0", "SLURM_STEP_ID": "4", **variables, **more}
         self.process = subprocess.Popen(["sleep", "600"], env=self.env)
-        self.teller = Teller({HPK_PROGRESS: self.memory.path})
+        self.teller = ProgressWriter({HPK_PROGRESS: self.memory.path})
         self.teller.begins(0)
         self.teller.reached(3)
         self.row = RankTime(launch(self.env), "n1", time.time() - 5.0).row(self.memory)

@@ -11,8 +11,8 @@ from hyperpod_kit.environment import HPK_PROGRESS
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.job.goodput.time_log import RankTime, RowSchedule, TimeLog, append
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.phase_clock import PhaseClock, decoded
-from hyperpod_kit.slurm.progress import RankProgress, Teller
+from hyperpod_kit.slurm.phase_clock import PhaseClock, decode_reading
+from hyperpod_kit.slurm.progress import ProgressWriter, RankProgress
 from hyperpod_kit.system.data_wait import WaitedSeconds
 from tests.support.wait import until
 
@@ -35,12 +35,12 @@ def test_a_reading_comes_back_as_it_was_written_and_a_torn_one_is_none() -> None
     written.reached(7)
     clock.at += 0.5
     written.reached(7)
-    reading = decoded(written.encoded())
+    reading = decode_reading(written.encode())
     assert reading is not None and reading.seconds[Phase.START] == 2.0 and reading.seconds[Phase.STEP] == 3.0
     assert (reading.begins, reading.step, reading.first_steps, reading.first) == (5, 7, 3, 3.0)
     assert reading.open_step == 0.5
-    text = written.encoded()
-    assert all(decoded(text[:length]) is None for length in range(len(text) - 3))
+    text = written.encode()
+    assert all(decode_reading(text[:length]) is None for length in range(len(text) - 3))
 
 
 def test_data_is_no_part_of_a_step() -> None:
@@ -94,7 +94,7 @@ def test_a_row_is_due_at_each_phase_and_at_least_once_a_minute() -> None:
 def test_the_last_row_says_that_the_rank_has_ended(tmp_path: Path) -> None:
     memory = RankProgress()
     log = TimeLog(str(tmp_path), "7.0.0", memory, RankTime("1.0", "n1", 1000.0), rank=0)
-    teller = Teller({HPK_PROGRESS: memory.path})
+    teller = ProgressWriter({HPK_PROGRESS: memory.path})
     teller.begins(3)
     teller.reached(3)
 

@@ -155,7 +155,7 @@ class DebianRoot:
         }
         package = Package(**values)
         if not url:
-            place = self.root / "opt/hyperpod-kit/current" / package.place
+            place = self.root / "opt/hyperpod-kit/current" / package.bundle_path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(deb.read_bytes())
         return package

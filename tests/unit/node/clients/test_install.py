@@ -140,7 +140,7 @@ def test_what_would_have_to_go_stays(debian: DebianRoot) -> None:
 def test_a_damaged_package_never_reaches_dpkg(debian: DebianRoot) -> None:
     s3 = debian.listed(debian.deb("mount-s3", "1.22.0", files=[PROGRAM]))
     node = debian.node([DATA], [s3])
-    place = debian.root / "opt/hyperpod-kit/current" / s3.place
+    place = debian.root / "opt/hyperpod-kit/current" / s3.bundle_path
     data = bytearray(place.read_bytes())
     data[len(data) // 2] ^= 1
     place.write_bytes(data)

@@ -68,9 +68,9 @@ def test_holding_waits_too(debian: DebianRoot) -> None:
     node = debian.node([])
     apt.install(node, [str(debian.deb("lustre-client-utils", "2.15"))], ["lustre-client-utils"])
     with held(debian.root / LOCKS[0], 60), pytest.raises(NodeError, match="cannot hold lustre-client-utils: the pack"):
-        apt.hold(node, ["lustre-client-utils"], seconds=0.5)
+        apt.hold_packages(node, ["lustre-client-utils"], seconds=0.5)
     with held(debian.root / LOCKS[0], 1.0) as holder:
-        apt.hold(node, ["lustre-client-utils"], seconds=30.0)
+        apt.hold_packages(node, ["lustre-client-utils"], seconds=30.0)
         assert holder.poll() is not None
     assert debian.installed() == {"lustre-client-utils": "2.15 hold installed"}
 

@@ -9,7 +9,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients, pending
-from hyperpod_kit.node.clients.lustre_hold import moving
+from hyperpod_kit.node.clients.lustre_hold import unheld_packages
 from tests.unit.node.clients.debian_root import KERNEL, DebianRoot
 
 FSX = LustreMount("fsx", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -107,13 +107,17 @@ def test_what_moves() -> None:
         "linux-image-aws-6.8\tinstall\tinstalled\nlustre-client-modules-6.8.0-1057-aws\tinstall\tinstalled\n"
         "lustre-client-modules-aws\thold\tinstalled\nlustre-client\tunknown\tnot-installed\n"
     )
-    assert moving(listing) == ["linux-image-aws", "linux-image-aws-6.8", "lustre-client-modules-6.8.0-1057-aws"]
+    assert unheld_packages(listing) == [
+        "linux-image-aws",
+        "linux-image-aws-6.8",
+        "lustre-client-modules-6.8.0-1057-aws",
+    ]
 
 
 def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot) -> None:
     node = debian.node([])
     apt.install(node, [str(debian.deb("lustre-client-utils", "2.12.8-1", files=[HELPER]))], ["lustre-client-utils"])
-    apt.hold(node, ["lustre-client-utils"], seconds=10)
+    apt.hold_packages(node, ["lustre-client-utils"], seconds=10)
     own = f"lustre-client-modules-{KERNEL}"
     packages = [
         debian.listed(debian.deb(own, "2.15.6-1", depends="lustre-client-utils (>= 2.15)", files=[MODULE])),
@@ -127,7 +131,7 @@ def test_after_a_change_of_kernel_what_we_hold_is_no_obstacle(debian: DebianRoot
 def test_what_an_admin_holds_stays(debian: DebianRoot) -> None:
     old = debian.deb("mount-s3", "1.7.0", files=["usr/bin/mount-s3"])
     apt.install(debian.node([]), [str(old)], ["mount-s3"])
-    apt.hold(debian.node([]), ["mount-s3"], seconds=10)
+    apt.hold_packages(debian.node([]), ["mount-s3"], seconds=10)
     new = debian.listed(debian.deb("mount-s3", "1.22.0", files=["usr/bin/mount-s3"]))
     with pytest.raises(NodeError, match="cannot install mount-s3: E: Held packages were changed"):
         install_clients(debian.node([S3Mount("data", "/d", "bucket")], [new]))

@@ -48,7 +48,7 @@ class Crossed:
         """How full every directory is."""
         limits = QuotaLimits(hard_bytes=1000)
         self._patch.setattr(
-            backends, "used", lambda directory, _: QuotaUsed(directory, round(share * 1000), None, limits)
+            backends, "read_usage", lambda directory, _: QuotaUsed(directory, round(share * 1000), None, limits)
         )
 
     def usage(self) -> Words:
@@ -177,7 +177,7 @@ from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.alerts.config import AlertSinks
 keys = ["/a", "/b", "/c"]
 alerts = {key: Alert(key, f"{key} is full", f"{key} is full", ("x@x.example",)) for key in keys}
-outbox.settle(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
+outbox.check_and_send(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
 """
 
 
@@ -235,14 +235,14 @@ def test_what_an_earlier_build_noted_as_sent_is_sent_once_more(crossed: Crossed,
 
 def test_two_checks_at_once_send_nothing_twice(tmp_path: Path) -> None:
     state, complaint = tmp_path / "state", "another check is sending"
-    with outbox.opened(state, AlertSinks()), pytest.raises(HyperpodKitError, match=complaint):
-        outbox.settle(state, AlertSinks(), lambda _: {}, [], now=0.0)
-    outbox.settle(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
+    with outbox.open_outbox(state, AlertSinks()), pytest.raises(HyperpodKitError, match=complaint):
+        outbox.check_and_send(state, AlertSinks(), lambda _: {}, [], now=0.0)
+    outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "", '{"format": "hpk-alerts/1", "alerts": {"/a": 1}}', "{" * 9999])
 def test_a_state_of_something_else_is_left_as_it_is(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text(text)
     with pytest.raises(UsageError, match="no state of alerts"):
-        outbox.settle(tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0)
+        outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0)
     assert (tmp_path / "state").read_text() == text and os.stat(tmp_path / "state").st_nlink == 1

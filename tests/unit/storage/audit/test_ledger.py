@@ -14,7 +14,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.ledger import AuditLedger
-from hyperpod_kit.storage.audit.query import AuditQuestion, ask
+from hyperpod_kit.storage.audit.query import AuditQuery, run_query
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord
 from tests.unit.storage.audit.test_importers import chained
 
@@ -82,11 +82,11 @@ def test_a_killed_import_leaves_nothing_of_its_file(ledger: AuditLedger) -> None
 def test_whose_job_it_was(ledger: AuditLedger) -> None:
     ledger.add([ONE, replace(ONE, id="b", time=250.0), replace(ONE, id="c", host="n2"), replace(ONE, id="d", uid=-1)])
     ledger.add_jobs([SlurmJob("41", 2001, "alice", "n1", 100, 200), SlurmJob("42", 2001, "alice", "n1", 190, 300)])
-    by_job = ask(ledger, AuditQuestion(job="41")).rows
+    by_job = run_query(ledger, AuditQuery(job="41")).rows
     assert [(row["id"], row["by"], row["user"]) for row in by_job] == [("a", "accounting", "alice")]
-    assert [row["id"] for row in ask(ledger, AuditQuestion(user="alice")).rows] == ["a", "b"]
+    assert [row["id"] for row in run_query(ledger, AuditQuery(user="alice")).rows] == ["a", "b"]
     ledger.add_jobs([SlurmJob("43", 2001, "alice", "n1", 100, 400)])
-    (first, *_) = ask(ledger, AuditQuestion(path="/fsx/a", limit=1)).rows
+    (first, *_) = run_query(ledger, AuditQuery(path="/fsx/a", limit=1)).rows
     assert first["job"] == "" and first["note"] == "one of 2 jobs of that user there"
 
 
@@ -94,9 +94,9 @@ def test_paths_are_whole_words(ledger: AuditLedger) -> None:
     paths = ["/fsx/a", "/fsx/ab", "/fsx/a/b", "/fsx/a%", "/fsx/a_b/c", "/fsx/A"]
     ledger.add(replace(ONE, id=path, path=path) for path in paths)
     ledger.add([replace(ONE, id="moved", path="/x", new_path="/fsx/a/new", op="rename")])
-    assert {row["id"] for row in ask(ledger, AuditQuestion(path="/fsx/a/")).rows} == {"/fsx/a", "/fsx/a/b", "moved"}
-    assert len(ask(ledger, AuditQuestion(path="/")).rows) == 7
-    assert len(ask(ledger, AuditQuestion(limit=3)).rows) == 3 and ask(ledger, AuditQuestion(limit=3)).more
+    assert {row["id"] for row in run_query(ledger, AuditQuery(path="/fsx/a/")).rows} == {"/fsx/a", "/fsx/a/b", "moved"}
+    assert len(run_query(ledger, AuditQuery(path="/")).rows) == 7
+    assert len(run_query(ledger, AuditQuery(limit=3)).rows) == 3 and run_query(ledger, AuditQuery(limit=3)).more
 
 
 def test_hostile_values_are_kept_or_become_gaps(ledger: AuditLedger) -> None:

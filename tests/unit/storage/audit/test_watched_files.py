@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.errors import Absent, NodeError
-from hyperpod_kit.node.file_audit import watched
+from hyperpod_kit.node.file_audit import supervisor
 from hyperpod_kit.node.file_audit.collect import AuditLog
 from hyperpod_kit.storage.audit import node_log
 from hyperpod_kit.storage.audit.record import AuditGap
@@ -127,7 +127,7 @@ def who_did_what(base: Path, count: int) -> None:
             ]
             assert len(done) == 4 and [line.get("uid") for line in done] == [uid] * 4, done
             assert found["rename", name]["new_path"] == f"{name} moved"
-        records = list(node_log.entries(it.log.read_text().splitlines(), "log"))
+        records = list(node_log.read_entries(it.log.read_text().splitlines(), "log"))
         assert not [one for one in records if isinstance(one, AuditGap)]
 
 
@@ -196,7 +196,7 @@ def test_a_collector_that_stands_still_holds_nobody_for_long_and_the_gap_is_said
         assert "silent" in it.ops("gap")[0]["why"] and it.collector() != first
         (it.place / "b").write_text("2")
         until(lambda: any(line["path"].endswith("/b") for line in it.ops("write")), what="what the second one saw")
-        gaps = [one for one in node_log.entries(it.log.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+        gaps = [one for one in node_log.read_entries(it.log.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
         assert len(gaps) == 1, "the chain goes on over the gap"
 
 
@@ -224,19 +224,19 @@ def test_a_log_that_ends_within_a_line_is_gone_on_with_and_the_tear_is_seen(base
     for number in range(3):
         first.write({"op": "write", "path": f"/fsx/{number}" + "x" * 9000})
     AuditLog(str(path)).write({"op": "write", "path": "/fsx/again"})
-    assert not [one for one in node_log.entries(path.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+    assert not [one for one in node_log.read_entries(path.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
     os.truncate(path, path.stat().st_size - 20)
     AuditLog(str(path)).write({"op": "write", "path": "/fsx/after"})
-    found = list(node_log.entries(path.read_text().splitlines(), "l"))
+    found = list(node_log.read_entries(path.read_text().splitlines(), "l"))
     assert [one.path[:9] for one in found if not isinstance(one, AuditGap)][-1] == "/fsx/afte"
     assert len([one for one in found if isinstance(one, AuditGap)]) in (1, 2)
 
 
 def test_what_would_wait_for_itself_is_refused(base: Path) -> None:
     with pytest.raises(Absent, match="no mount of its own"):
-        watched.run(str(base), str(base / "log"))
+        supervisor.run(str(base), str(base / "log"))
     with pytest.raises(NodeError, match="would wait for itself"):
-        watched.run("/dev/shm", "/dev/shm/log")
+        supervisor.run("/dev/shm", "/dev/shm/log")
 
 
 def test_the_program_is_named_not_its_loader(base: Path) -> None:

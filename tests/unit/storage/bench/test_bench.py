@@ -15,9 +15,9 @@ import pytest
 
 from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
 from hyperpod_kit.storage.bench import fio, probes, residency, run, small, streams
-from hyperpod_kit.storage.bench.replays import ReplayAsked
+from hyperpod_kit.storage.bench.replays import ReplayRequest
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
-from hyperpod_kit.storage.bench.shape import shape
+from hyperpod_kit.storage.bench.shape import fit_shape
 from hyperpod_kit.storage.bench.streams import BLOCK, StreamSample
 from hyperpod_kit.storage.plan import calibration
 from hyperpod_kit.system import mountinfo
@@ -40,7 +40,7 @@ def test_c1_time_to_the_first_byte_and_bandwidth_come_back_within_10_percent() -
             modelled(1, each * stream * first, first=first, stream=stream, noise=draw.uniform(0.98, 1.02))
             for each in (0.2, 0.2, 5, 5, 20)
         ]
-        found = shape(samples)
+        found = fit_shape(samples)
         assert found is not None and found.whole is None
         assert found.first == pytest.approx(first, rel=0.1) and found.stream == pytest.approx(stream, rel=0.1)
 
@@ -51,26 +51,26 @@ def test_c2_the_rate_of_a_stream_and_of_all_come_back_with_the_knee() -> None:
         modelled(count, each, first=0.02, stream=200e6, whole=900e6, noise=draw.uniform(0.98, 1.02))
         for count, each in ((1, 16e6), (1, 128e6), (2, 128e6), (4, 128e6), (8, 128e6), (16, 128e6))
     ]
-    found = shape(samples)
+    found = fit_shape(samples)
     assert found is not None and found.whole == pytest.approx(900e6, rel=0.1)
     assert found.stream == pytest.approx(200e6, rel=0.1) and found.knee == pytest.approx(4.5, rel=0.1)
     assert found.error < 0.1
 
 
 def test_what_no_sample_shows_is_not_claimed() -> None:
-    assert shape([]) is None and shape([modelled(2, 1e6, first=0, stream=1e6)]) is None
-    one_size = shape([modelled(1, 1e6, first=0.5, stream=1e6)])
+    assert fit_shape([]) is None and fit_shape([modelled(2, 1e6, first=0, stream=1e6)]) is None
+    one_size = fit_shape([modelled(1, 1e6, first=0.5, stream=1e6)])
     assert one_size is not None and one_size.first == 0 and one_size.knee is None
-    backwards = shape([StreamSample("read", 1, 100, 2.0, True), StreamSample("read", 1, 200, 1.0, True)])
+    backwards = fit_shape([StreamSample("read", 1, 100, 2.0, True), StreamSample("read", 1, 200, 1.0, True)])
     assert backwards is not None and backwards.first == 0 and backwards.stream > 0
 
 
 def test_c3_no_byte_is_written_past_the_budget(tmp_path: Path) -> None:
     with Scratch(tmp_path, 10 * MIB) as scratch:
-        scratch.take(6 * MIB, "one")
+        scratch.reserve(6 * MIB, "one")
         with pytest.raises(BudgetSpent, match="5 MB more are past the budget, of which 4 MB are left"):
-            scratch.take(5 * MIB, "two")
-        scratch.take(4 * MIB, "three")
+            scratch.reserve(5 * MIB, "two")
+        scratch.reserve(4 * MIB, "three")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,18 +80,18 @@ def test_c3_a_mount_is_not_filled(tmp_path: Path) -> None:
     whole = (room.f_blocks - room.f_bfree) * room.f_frsize + free
     used = 1 - free / whole
     with Scratch(tmp_path, 2 * whole, fullest=used + (1 - used) / 2) as scratch:
-        scratch.take(MIB, "a little")
+        scratch.reserve(MIB, "a little")
         with pytest.raises(BudgetSpent, match="a bench stops at"):
-            scratch.take(0.75 * (1 - used) * whole, "most of it")
+            scratch.reserve(0.75 * (1 - used) * whole, "most of it")
 
 
 def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
-    take = Scratch.take
-    monkeypatch.setattr(Scratch, "take", lambda self, size, what: (take(self, size, what), taken.append(size)))
-    found = run.measure(run.place(str(tmp_path)), 100e6, (1, 2, 4), None, QUIET)
+    take = Scratch.reserve
+    monkeypatch.setattr(Scratch, "reserve", lambda self, size, what: (take(self, size, what), taken.append(size)))
+    found = run.measure(run.parse_mount(str(tmp_path)), 100e6, (1, 2, 4), None, QUIET)
     assert found.left_out == [] and 50e6 < sum(taken) <= 100e6
     assert list(tmp_path.iterdir()) == []
     kinds = [(one.kind, one.streams) for one in found.streams]
@@ -102,11 +102,11 @@ def test_c3_the_streams_of_a_whole_bench_keep_the_budget_and_leave_nothing(
 
 
 def test_c3_what_the_budget_does_not_cover_is_named(tmp_path: Path) -> None:
-    asked = ReplayAsked(10**12, 2, ("dcp",))
-    found = run.measure(run.place(str(tmp_path)), 9 * BLOCK, (1, 2), asked, QUIET)
+    asked = ReplayRequest(10**12, 2, ("dcp",))
+    found = run.measure(run.parse_mount(str(tmp_path)), 9 * BLOCK, (1, 2), asked, QUIET)
     assert len(found.left_out) == 1 and "a checkpoint by dcp: 3,000,000 MB more" in found.left_out[0]
     with pytest.raises(HyperpodKitError, match="no save was measured"):
-        run.calibration([found])
+        run.to_calibration([found])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -124,8 +124,8 @@ def test_c3_nothing_stays_when_it_is_stopped(tmp_path: Path, number: int, code: 
 
 
 def test_c4_a_disk_can_everything(tmp_path: Path) -> None:
-    found = probes.probe(tmp_path)
-    entry = mountinfo.holding(mountinfo.read(), str(tmp_path))
+    found = probes.run_probes(tmp_path)
+    entry = mountinfo.mount_holding(mountinfo.read(), str(tmp_path))
     atimes = entry is not None and not {"noatime"} & set(entry.options)
     assert {name for name, one in found.items() if not one.can} <= ({"atime"} if not atimes else set())
 
@@ -133,7 +133,7 @@ def test_c4_a_disk_can_everything(tmp_path: Path) -> None:
 @pytest.mark.needs("fuse")
 def test_c4_a_mount_that_refuses_what_mountpoint_refuses_is_seen_so(tmp_path: Path) -> None:
     with poor_mount(tmp_path / "mount") as path:
-        found = {name: one.can for name, one in probes.probe(path).items()}
+        found = {name: one.can for name, one in probes.run_probes(path).items()}
     able = {"exclusive_create", "flock", "sync_directory"}
     assert {name for name, can in found.items() if can} == able
 
@@ -141,13 +141,13 @@ def test_c4_a_mount_that_refuses_what_mountpoint_refuses_is_seen_so(tmp_path: Pa
 def test_c5_what_memory_holds_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(os.urandom(4 * MIB))
-    assert residency.resident(path) == 1.0
-    residency.drop(path)
-    entry = mountinfo.holding(mountinfo.read(), str(tmp_path))
+    assert residency.resident_share(path) == 1.0
+    residency.drop_pages(path)
+    entry = mountinfo.mount_holding(mountinfo.read(), str(tmp_path))
     in_memory = entry is not None and entry.fs_type in ("tmpfs", "ramfs", "overlay")
-    assert residency.resident(path) < 0.1 or in_memory
+    assert residency.resident_share(path) < 0.1 or in_memory
     (tmp_path / "empty").touch()
-    assert residency.resident(tmp_path / "empty") == 0
+    assert residency.resident_share(tmp_path / "empty") == 0
 
 
 def test_streams_write_and_read_all_their_bytes_and_raise_what_one_of_them_raised(tmp_path: Path) -> None:
@@ -176,7 +176,9 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     program.write_text(FIO)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert fio.there() and fio.measure(tmp_path, "read", 2, BLOCK) == StreamSample("read", 2, 8388608, 2.0, False)
+    assert fio.is_installed() and fio.measure(tmp_path, "read", 2, BLOCK) == StreamSample(
+        "read", 2, 8388608, 2.0, False
+    )
     program.write_text("#!/bin/sh\necho none")
     with pytest.raises(RunError, match="not fio's JSON"):
         fio.measure(tmp_path, "read", 1, BLOCK)
@@ -186,9 +188,9 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
-    assert run.place(f"{tmp_path}=fsx-lustre").kind == "fsx-lustre"
+    assert run.parse_mount(f"{tmp_path}=fsx-lustre").kind == "fsx-lustre"
     with pytest.raises(Absent, match="is no directory"):
-        run.place("/nowhere")
+        run.parse_mount("/nowhere")
 
 
 @pytest.mark.full
@@ -196,10 +198,10 @@ def test_a_checkpoint_is_replayed_by_each_writer_and_the_plan_reads_it(tmp_path:
     pytest.importorskip("torch")
     mount, out = tmp_path / "mount", tmp_path / "calibration.json"
     mount.mkdir()
-    asked = ReplayAsked(10_000_000, 2, ("hyperpod-kit", "dcp", "torch-save"))
-    found = run.measure(run.place(f"{mount}=fsx-lustre"), 200e6, (1,), asked, QUIET)
+    asked = ReplayRequest(10_000_000, 2, ("hyperpod-kit", "dcp", "torch-save"))
+    found = run.measure(run.parse_mount(f"{mount}=fsx-lustre"), 200e6, (1,), asked, QUIET)
     assert found.left_out == [] and list(mount.iterdir()) == []
-    calibration.save(run.calibration([found]), out)
+    calibration.save(run.to_calibration([found]), out)
     read = calibration.load(out)
     for writer, writers in (("hyperpod-kit", 2), ("dcp", 2), ("torch-save", 1)):
         rate = read.rate("fsx-lustre", writer)

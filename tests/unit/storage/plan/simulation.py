@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from hyperpod_kit.storage.plan.interval import Failing
+from hyperpod_kit.storage.plan.interval import FailureModel
 
 
-def waste(failing: Failing, every: float, per_storage: int = 1, *, failures: int = 60_000, seed: int = 7) -> float:
+def waste(failing: FailureModel, every: float, per_storage: int = 1, *, failures: int = 60_000, seed: int = 7) -> float:
     """Share of the time that is no training that lasts, over so many failures.
 
     Captures are numbered; number n is at storage when n is a multiple of `per_storage`, `persist` seconds after it was

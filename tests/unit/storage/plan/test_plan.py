@@ -14,15 +14,15 @@ from hyperpod_kit.storage.plan import catalog, facts, failures, plan, prices, se
 from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 from hyperpod_kit.storage.plan.candidates import StorageChoice
 from hyperpod_kit.storage.plan.catalog import LustreSize
-from hyperpod_kit.storage.plan.facts import GIB, JobFacts, SavedBy
+from hyperpod_kit.storage.plan.facts import GIB, JobFacts, PlannedWriter
 
 HOUR = 3600.0
 SEED = JobFacts(seeds.PARAMETERS, 8, 1, 50_000 / 8 * HOUR)
-BIG = JobFacts(70.6e9, 64, 8, 50_000 / 64 * HOUR, writer=SavedBy.DCP, every=600)
+BIG = JobFacts(70.6e9, 64, 8, 50_000 / 64 * HOUR, writer=PlannedWriter.DCP, every=600)
 
 
 def made(job: JobFacts, **others: Any) -> plan.Plan:
-    return plan.make(replace(job, **others), seeds.CHECKPOINTS)
+    return plan.make_plan(replace(job, **others), seeds.CHECKPOINTS)
 
 
 def of(found: plan.Plan, kind: str) -> StorageChoice:
@@ -36,7 +36,7 @@ def test_d8_sizes_are_those_of_mlperf_storage_within_1_percent(parameters: float
 
 
 def test_sizes_are_those_of_the_published_table() -> None:
-    size = sizing.checkpoint_size(replace(SEED, writer=SavedBy.TORCH_SAVE))
+    size = sizing.checkpoint_size(replace(SEED, writer=PlannedWriter.TORCH_SAVE))
     assert size.model / GIB == pytest.approx(29.93, rel=0.001) and size.optimizer / GIB == pytest.approx(
         59.85, rel=0.001
     )
@@ -46,7 +46,7 @@ def test_sizes_are_those_of_the_published_table() -> None:
 
 
 def test_d3_without_a_calibration_every_time_is_a_band_and_the_plan_says_so() -> None:
-    found = plan.make(SEED)
+    found = plan.make_plan(SEED)
     assert found.calibration is None and any("not calibrated" in text for text in found.warnings)
     for one in found.candidates:
         assert not one.calibrated
@@ -55,7 +55,7 @@ def test_d3_without_a_calibration_every_time_is_a_band_and_the_plan_says_so() ->
 
 
 def test_d4_a_small_model_with_rare_full_checkpoints_is_saved_through_mountpoint() -> None:
-    found = made(SEED, writer=SavedBy.TORCH_SAVE, every=4 * HOUR)
+    found = made(SEED, writer=PlannedWriter.TORCH_SAVE, every=4 * HOUR)
     assert found.chosen is of(found, "mountpoint-s3") and found.chosen.durable.likely == pytest.approx(332, rel=0.07)
     assert not any("published advice" in text for text in found.warnings)
 
@@ -64,19 +64,19 @@ def test_d4_a_large_model_with_frequent_sharded_checkpoints_is_saved_on_fsx() ->
     found = made(BIG)
     assert found.chosen is not None and found.chosen.kind.name == "fsx-lustre"
     assert any("renames its files" in text for text in of(found, "mountpoint-s3").refused)
-    full = made(BIG, writer=SavedBy.TORCH_SAVE)
+    full = made(BIG, writer=PlannedWriter.TORCH_SAVE)
     assert all(one.refused for one in full.candidates) and full.chosen is None
     assert any("nothing can be taken" in text for text in full.warnings) and full.settings() == {}
 
 
 def test_d4_where_the_plan_differs_from_the_published_advice_it_says_why() -> None:
-    found = made(BIG, writer=SavedBy.OURS)
+    found = made(BIG, writer=PlannedWriter.HYPERPOD_KIT)
     assert found.chosen is not None and found.chosen.kind.name in ("s3", "mountpoint-s3")
     assert any("published advice" in text and "never renames" in text for text in found.warnings)
 
 
 def test_d5_the_smallest_fsx_that_holds_no_writer_back_is_on_the_curve_with_its_headroom() -> None:
-    curve = made(SEED, writer=SavedBy.DCP, fsx_throughput=250, every=4 * HOUR).curve
+    curve = made(SEED, writer=PlannedWriter.DCP, fsx_throughput=250, every=4 * HOUR).curve
     (last,) = [one for one in curve if one.lustre == LustreSize(4800, 250)]
     assert last is curve[-1] and last.durable.likely == pytest.approx(92, rel=0.05)
     assert last.headroom == pytest.approx(0.128, abs=0.001)
@@ -84,7 +84,7 @@ def test_d5_the_smallest_fsx_that_holds_no_writer_back_is_on_the_curve_with_its_
 
 
 def test_fsx_is_offered_along_the_trade_off_of_money_against_stall() -> None:
-    curve = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"), writer=SavedBy.DCP).curve
+    curve = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"), writer=PlannedWriter.DCP).curve
     costs, losses = [one.monthly for one in curve], [one.rhythm.avoidable for one in curve]
     assert costs == sorted(costs) and losses == sorted(losses, reverse=True)
     assert len(curve) >= 6 and costs[0] < 1000 < 40_000 < costs[-1] and losses[-1] < losses[0] / 5
@@ -154,7 +154,7 @@ def test_a_kind_without_a_known_price_is_never_chosen_and_says_which_price_it_ne
     own = tmp_path / "prices.json"
     names = ("fsx-intelligent-tiering", "fsx-intelligent-tiering-throughput")
     own.write_text(json.dumps({name: {"usd": 0.01, "date": "2026-11-01"} for name in names}))
-    priced = of(plan.make(BIG, seeds.CHECKPOINTS, prices.load(own)), "fsx-intelligent-tiering")
+    priced = of(plan.make_plan(BIG, seeds.CHECKPOINTS, prices.load(own)), "fsx-intelligent-tiering")
     assert priced.cost.usd is not None and not priced.refused
     assert json.loads(json.dumps(made(BIG).to_json()))["candidates"][-2]["usd_a_month"] is None
 
@@ -184,21 +184,21 @@ def test_d5_capacities_that_do_not_exist_are_refused() -> None:
 
 def test_a_file_system_that_nobody_waits_for_is_not_sized_for_the_writers_peak() -> None:
     job = JobFacts(70e9, 512, 64, 97.7 * HOUR)
-    waited = of(made(job, writer=SavedBy.DCP, fsx_throughput=250), "fsx-lustre").lustre
+    waited = of(made(job, writer=PlannedWriter.DCP, fsx_throughput=250), "fsx-lustre").lustre
     behind = of(made(job, fsx_throughput=250), "fsx-lustre")
     assert waited is not None and behind.lustre is not None and behind.lustre.capacity < waited.capacity / 10
     assert behind.durable.likely < behind.rhythm.every and not behind.refused
 
 
 def test_d6_a_file_that_mountpoint_cannot_hold_is_refused_unless_parts_are_larger() -> None:
-    job = JobFacts(70e9, 64, 8, 700 * HOUR, writer=SavedBy.TORCH_SAVE)
+    job = JobFacts(70e9, 64, 8, 700 * HOUR, writer=PlannedWriter.TORCH_SAVE)
     small = of(made(job, mountpoint_part_mib=8), "mountpoint-s3")
     assert any("78.12 GiB" in text and "write_part_size_mib" in text for text in small.refused)
     size = sizing.checkpoint_size(job)
     raised = of(made(job, mountpoint_part_mib=size.part_mib), "mountpoint-s3")
     assert not any("parts" in text for text in raised.refused)
     assert sizing.largest_file(size.part_mib) >= size.file > sizing.largest_file(size.part_mib - 1)
-    assert sizing.checkpoint_size(replace(SEED, writer=SavedBy.TORCH_SAVE)).part_mib == 8
+    assert sizing.checkpoint_size(replace(SEED, writer=PlannedWriter.TORCH_SAVE)).part_mib == 8
     alone = made(job, every=2 * 24 * HOUR)
     if alone.chosen is not None and alone.chosen.kind.name == "mountpoint-s3":
         assert alone.settings()["mount"]["write_part_size_mib"] == size.part_mib
@@ -215,11 +215,11 @@ def test_d6_more_open_files_than_mountpoints_memory_allows_are_refused() -> None
 
 def test_rates_of_small_checkpoints_are_not_trusted_for_large_ones_in_silence() -> None:
     small = Calibration("small", (Sample("fsx-lustre", "dcp", 8, 1, 0.1 * GIB, 0.5),))
-    found = plan.make(replace(SEED, writer=SavedBy.DCP), small)
+    found = plan.make_plan(replace(SEED, writer=PlannedWriter.DCP), small)
     assert any(
         "measured with 12.8 MiB a writer, planned with 11.22 GiB" in text for text in of(found, "fsx-lustre").notes
     )
-    assert not any("a writer" in text for one in made(SEED, writer=SavedBy.DCP).candidates for text in one.notes)
+    assert not any("a writer" in text for one in made(SEED, writer=PlannedWriter.DCP).candidates for text in one.notes)
 
 
 def test_lost_gpu_hours_weigh_where_they_have_a_price() -> None:
@@ -237,7 +237,7 @@ def test_every_price_has_its_day_and_one_of_ones_own_takes_its_place(tmp_path: P
     assert all(price.date for key, price in prices.PRICES.items() if price.usd)
     own = tmp_path / "prices.json"
     own.write_text(json.dumps({"fsx-lustre-250": {"usd": 0.1, "date": "2026-11-01"}}))
-    found = plan.make(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load(own))
+    found = plan.make_plan(replace(SEED, fsx_throughput=250), seeds.CHECKPOINTS, prices.load(own))
     lustre = of(found, "fsx-lustre")
     assert lustre.cost.prices == (("fsx-lustre-250", prices.Price(0.1, "2026-11-01", "prices.json")),)
     assert lustre.lustre is not None and lustre.monthly == pytest.approx(0.1 * lustre.lustre.capacity)
@@ -277,25 +277,25 @@ def test_failures_are_counted_in_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "attempts.jsonl"
     rows = [{"event": "end", "class": kind, "seconds": 3600.0} for kind in ("crash", "node_lost", "requeued", "done")]
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"class": "crash", "seconds": "x"}]) + "torn")
-    assert failures.from_ledger(path) == 4 * 3600 / 2
+    assert failures.mtbf_of_ledger(path) == 4 * 3600 / 2
     path.write_text(json.dumps(rows[3]) + "\n")
     with pytest.raises(UsageError, match=r"0 failures in 1\.0 h"):
-        failures.from_ledger(path)
+        failures.mtbf_of_ledger(path)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (facts.count, "8.03B", 8.03e9),
-        (facts.count, "70b", 70e9),
-        (facts.count, "8e9", 8e9),
-        (facts.size, "100GB", 100e9),
-        (facts.size, "570KiB", 570 * 1024),
-        (facts.size, "1.5T", 1.5e12),
-        (facts.size, "12", 12),
-        (facts.seconds, "15min", 900),
-        (facts.seconds, "4h", 14400),
-        (facts.seconds, "90", 90),
+        (facts.parse_count, "8.03B", 8.03e9),
+        (facts.parse_count, "70b", 70e9),
+        (facts.parse_count, "8e9", 8e9),
+        (facts.parse_size, "100GB", 100e9),
+        (facts.parse_size, "570KiB", 570 * 1024),
+        (facts.parse_size, "1.5T", 1.5e12),
+        (facts.parse_size, "12", 12),
+        (facts.parse_seconds, "15min", 900),
+        (facts.parse_seconds, "4h", 14400),
+        (facts.parse_seconds, "90", 90),
     ],
 )
 def test_words_are_read(parse: Any, text: str, value: float) -> None:
@@ -304,7 +304,7 @@ def test_words_are_read(parse: Any, text: str, value: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "8Q", "1e", "nan", "1 2", "٣"])
 def test_words_that_mean_nothing_are_refused(text: str) -> None:
-    for parse in (facts.count, facts.size, facts.seconds):
+    for parse in (facts.parse_count, facts.parse_size, facts.parse_seconds):
         with pytest.raises(UsageError, match="expected"):
             parse(text)
 

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.cli.main import run as command
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.storage.preload import files, hsm, jobs, run, through
+from hyperpod_kit.storage.preload import files, hsm, jobs, read_through, run
 from hyperpod_kit.storage.preload.hsm import PreloadError
 
 FAKE = Path(__file__).with_name("fake_lfs.py")
@@ -54,10 +54,10 @@ class FakeLustre:
         found: Dict[str, int] = json.loads(self._state.read_text())["flags"]
         return found
 
-    def preload(self) -> run.Preloaded:
-        wanted = files.listed([str(self.root)])
+    def preload(self) -> run.PreloadResult:
+        wanted = files.list_files([str(self.root)])
         self.said: List[str] = []
-        return run.run(wanted, run.plan(wanted, self.mounts), LocalRunner(), self.said.append, patience=5)
+        return run.run_preload(wanted, run.plan_ways(wanted, self.mounts), LocalRunner(), self.said.append, patience=5)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_that_was_released_is_here_at_the_end(lustre: FakeLustre) -> None:
     lustre.change(lambda state: state["drops"].update({str(lustre.root / "plain"): 2}))  # two requests are lost
     done = lustre.preload()
-    assert done.whole and done.ways == {run.LUSTRE: 6} and done.size == 6000
+    assert done.is_complete and done.ways == {run.LUSTRE: 6} and done.size == 6000
     assert set(lustre.flags.values()) == {HERE}
     assert lustre.said[-1] == "6 of 6 files restored"
 
@@ -88,48 +88,48 @@ def test_what_is_not_here_is_named(lustre: FakeLustre) -> None:
 
     lustre.change(break_two)
     done = lustre.preload()
-    assert set(done.failed) == {gone, dropped} and not done.whole
+    assert set(done.failed) == {gone, dropped} and not done.is_complete
     assert "lost" in done.failed[gone] and "dropped each request" in done.failed[dropped]
 
 
 def test_released_again_before_the_end_is_not_here(lustre: FakeLustre, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = files.listed([str(lustre.root)])
+    wanted = files.list_files([str(lustre.root)])
     victim = str(lustre.root / "it's")
 
     def told(line: str) -> None:
         if line.startswith("6 of 6"):
             lustre.change(lambda state: state["flags"].update({victim: RELEASED}))
 
-    done = run.run(wanted, run.plan(wanted, lustre.mounts), LocalRunner(), told)
+    done = run.run_preload(wanted, run.plan_ways(wanted, lustre.mounts), LocalRunner(), told)
     assert list(done.failed) == [victim] and "released again" in done.failed[victim]
 
 
 @pytest.mark.parametrize("text", ["", "/a (0x00000009)", "/b: (0x00000009)", "/a: (0x9)", "cannot get HSM state"])
 def test_what_lfs_does_not_print(text: str) -> None:
     with pytest.raises(PreloadError, match=r"expected its path"):
-        hsm.parse(text, ["/a"])
+        hsm.parse_states(text, ["/a"])
 
 
 def test_through_a_mount_every_byte_is_read_and_a_cut_file_is_named(tmp_path: Path) -> None:
     place = tmp_path / "in"
     place.mkdir()
-    for name, size in (("empty", 0), ("small", 10), ("large", through.BLOCK * 2 + 3)):
+    for name, size in (("empty", 0), ("small", 10), ("large", read_through.BLOCK * 2 + 3)):
         (place / name).write_bytes(os.urandom(size))
     (place / "elsewhere").symlink_to("/etc")
     os.mkfifo(place / "fifo")
-    wanted = files.listed([str(place), str(place / "small")])
+    wanted = files.list_files([str(place), str(place / "small")])
     assert [Path(one.path).name for one in wanted.files] == ["empty", "large", "small"]
     read: List[int] = []
-    assert through.read_all(wanted.files, read.append) == {} and read[-1] == wanted.size
-    os.truncate(place / "large", through.BLOCK)
+    assert read_through.read_all(wanted.files, read.append) == {} and read[-1] == wanted.size
+    os.truncate(place / "large", read_through.BLOCK)
     (place / "small").unlink()
-    failed = through.read_all(wanted.files, read.append)
+    failed = read_through.read_all(wanted.files, read.append)
     assert "ends at" in failed[str(place / "large")] and failed[str(place / "small")] == "No such file or directory"
 
 
 def test_the_rate_is_kept() -> None:
     now = [0.0]
-    pace = through.PreloadPace(100.0, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    pace = read_through.PreloadPace(100.0, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(10):
         pace.spend(50)
     assert now[0] == pytest.approx(5.0)
@@ -140,11 +140,11 @@ def test_a_list_of_paths_and_places_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "b c").write_text("22")
     lines = tmp_path / "list"
     lines.write_text(f"{tmp_path}/a\n\n{tmp_path}/b c\n")
-    assert files.listed([], lines).size == 3
+    assert files.list_files([], lines).size == 3
     lines.write_text(f"{tmp_path}/a\0{tmp_path}/b c\0")
-    assert files.listed([], lines).size == 3
+    assert files.list_files([], lines).size == 3
     with pytest.raises(Absent, match="No such file"):
-        files.listed([str(tmp_path / "absent")])
+        files.list_files([str(tmp_path / "absent")])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,5 +176,5 @@ def test_a_job_that_is_refused_takes_its_preload_with_it(tmp_path: Path) -> None
     (tmp_path / "t.sbatch").write_text("#!/bin/sh\n")
     runner = Refusing()
     with pytest.raises(PreloadError, match="invalid partition"):
-        jobs.send(runner, ["sbatch", "x"], [str(tmp_path / "t.sbatch")])
+        jobs.submit_jobs(runner, ["sbatch", "x"], [str(tmp_path / "t.sbatch")])
     assert runner.calls[-1] == ["scancel", "41"]

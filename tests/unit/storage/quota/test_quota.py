@@ -17,7 +17,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import Absent, HyperpodKitError, UsageError
 from hyperpod_kit.storage.alerts import config as alert_config
 from hyperpod_kit.storage.alerts.config import AlertConfig, AlertSinks
-from hyperpod_kit.storage.quota import backends, efs_stop, lustre, sinks
+from hyperpod_kit.storage.quota import backends, efs_stop, lustre, notifiers
 from hyperpod_kit.storage.quota import check as checking
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.system import quota_note
@@ -37,12 +37,12 @@ WRAPPED = (
 
 
 def test_what_lfs_prints() -> None:
-    assert lustre.parse(PLAIN, "/fsx/alice") == QuotaUsed(
+    assert lustre.parse_quota(PLAIN, "/fsx/alice") == QuotaUsed(
         "/fsx/alice", 307200 * 1024, 1201, QuotaLimits(409600 * 1024, 512000 * 1024, 0, 10000)
     )
-    over = lustre.parse(OVER.replace("1000*", "1000"), "/fsx/alice")
+    over = lustre.parse_quota(OVER.replace("1000*", "1000"), "/fsx/alice")
     assert over.grace == "bytes: 6d23h58m, files: expired" and over.share == 450000 / 512000
-    wrapped = lustre.parse(WRAPPED, "/fsx/alice")
+    wrapped = lustre.parse_quota(WRAPPED, "/fsx/alice")
     assert (wrapped.bytes, wrapped.files, wrapped.limits, wrapped.share) == (307200 * 1024, 1201, QuotaLimits(), 0.0)
 
 
@@ -51,12 +51,12 @@ def test_what_lfs_prints() -> None:
 )
 def test_what_lfs_does_not_print(text: str) -> None:
     with pytest.raises(QuotaError):
-        lustre.parse(text, "/fsx/alice")
+        lustre.parse_quota(text, "/fsx/alice")
 
 
 def test_a_sum_without_one_of_the_servers_is_no_sum() -> None:
     with pytest.raises(QuotaError, match="not whole"):
-        lustre.parse(PLAIN.replace("  307200", "  [307200]"), "/fsx/alice")
+        lustre.parse_quota(PLAIN.replace("  307200", "  [307200]"), "/fsx/alice")
 
 
 @given(numbers=st.lists(st.integers(0, 2**50), min_size=6, max_size=6), star=st.booleans())
@@ -65,7 +65,7 @@ def test_any_row_is_read_as_it_was_written(numbers: list[int], star: bool) -> No
     soft, soft_files = min(soft, hard) if hard else soft, min(soft_files, hard_files) if hard_files else soft_files
     mark, grace = ("*", "6d23h") if star else ("", "-")
     row = f"/fsx {used}{mark} {soft} {hard} {grace} {files} {soft_files} {hard_files} -"
-    found = lustre.parse(f"Disk quotas for prj 7 (pid 7):\n{HEAD}{row}\n", "/fsx/x")
+    found = lustre.parse_quota(f"Disk quotas for prj 7 (pid 7):\n{HEAD}{row}\n", "/fsx/x")
     assert (found.bytes, found.files) == (used * 1024, files)
     assert found.limits == QuotaLimits(soft * 1024, hard * 1024, soft_files, hard_files)
 
@@ -93,9 +93,9 @@ def test_a_directory_becomes_a_project_of_its_owners_number(tmp_path: Path) -> N
 
 def test_where_nothing_has_limits(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="no directory here"):
-        backends.used(str(tmp_path / "gone"), RecordingRunner())
+        backends.read_usage(str(tmp_path / "gone"), RecordingRunner())
     with pytest.raises(QuotaError, match="Lustre and btrfs"):
-        backends.used("/proc", RecordingRunner())
+        backends.read_usage("/proc", RecordingRunner())
     with pytest.raises(QuotaError, match="expected 0 <= soft <= hard"):
         QuotaLimits(2, 1)
 
@@ -110,7 +110,7 @@ def test_alerted_of_at_eighty_percent_and_again_only_after_it_was_below_seventy_
     crossed = []
     for share in (0.5, 0.799, 0.8, 0.9, 0.79, 0.75, 0.81, 0.749, 0.799, 0.8):
         shares.append(share)
-        if checking.check(config, lambda _: used(shares[-1]), tmp_path / "state").alerts.new:
+        if checking.check_quotas(config, lambda _: used(shares[-1]), tmp_path / "state").alerts.new:
             crossed.append(share)
     assert crossed == [0.8, 0.8]
 
@@ -121,9 +121,9 @@ def test_a_directory_that_cannot_be_looked_at_stays_what_it_was(tmp_path: Path) 
     def gone(directory: str) -> QuotaUsed:
         raise QuotaError("gone")
 
-    checking.check(config, lambda _: used(0.9), tmp_path / "state")
-    checking.check(config, gone, tmp_path / "state")
-    assert not checking.check(config, lambda _: used(0.78), tmp_path / "state").alerts.new
+    checking.check_quotas(config, lambda _: used(0.9), tmp_path / "state")
+    checking.check_quotas(config, gone, tmp_path / "state")
+    assert not checking.check_quotas(config, lambda _: used(0.78), tmp_path / "state").alerts.new
 
 
 def test_a_sink_that_fails_does_not_keep_others_from_it(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_sink_that_fails_does_not_keep_others_from_it(tmp_path: Path) -> None:
             raise QuotaError("gone")
         return used(0.9)
 
-    failed = checking.check(config, show, tmp_path / "state").alerts.failed
+    failed = checking.check_quotas(config, show, tmp_path / "state").alerts.failed
     assert len(failed) == 2 and failed[0].startswith("/fsx/bob") and failed[1].startswith("mail: ")
     assert 'share{directory="/fsx/alice"} 0.9' in (tmp_path / "prom").read_text()
 
@@ -154,8 +154,8 @@ def test_configurations_that_mean_nothing(text: str, tmp_path: Path) -> None:
 
 
 def test_a_metric_gets_it(aws: None) -> None:
-    assert sinks.state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
-    (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=sinks.NAMESPACE)["Metrics"]
+    assert notifiers.publish_state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
+    (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=notifiers.NAMESPACE)["Metrics"]
     assert metric["Dimensions"] == [{"Name": "Directory", "Value": "/fsx/alice"}]
 
 
@@ -188,8 +188,8 @@ def test_an_access_point_is_stopped_and_let_go_and_others_statements_stay(
         assert run(["storage", "quota", "stop", made, alice]) == 0
     (foreign, ours) = policy()["Statement"]
     assert foreign == FOREIGN and ours["Action"] == "elasticfilesystem:ClientWrite" and ours["Effect"] == "Deny"
-    assert [arn.endswith(alice) for arn in efs_stop.stopped(policy())] == [True]
-    assert run(["storage", "quota", "stop", made, bob]) == 0 and len(efs_stop.stopped(policy())) == 2
+    assert [arn.endswith(alice) for arn in efs_stop.stopped_arns(policy())] == [True]
+    assert run(["storage", "quota", "stop", made, bob]) == 0 and len(efs_stop.stopped_arns(policy())) == 2
     assert run(["storage", "quota", "resume", made, alice, bob]) == 0
     assert policy() == before
     assert run(["storage", "quota", "stop", made, "fsap-of-another"]) == 1
@@ -216,16 +216,16 @@ class Busy:
 
 def test_a_change_that_another_has_overwritten_is_made_again_on_his() -> None:
     busy = Busy(2)
-    assert efs_stop.change(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
+    assert efs_stop.change_stopped(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
     assert [one["Sid"] for one in busy.now["Statement"]] == ["Mine", "Other0", efs_stop.SID]
     with pytest.raises(QuotaError, match="keeps changing"):
-        efs_stop.change(Busy(9), "fs-1", stop=["arn:a"])
+        efs_stop.change_stopped(Busy(9), "fs-1", stop=["arn:a"])
 
 
 def test_a_policy_that_would_be_too_long_names_the_number() -> None:
     names = [f"arn:aws:elasticfilesystem:us-east-1:111122223333:access-point/fsap-{n:017x}" for n in range(400)]
     with pytest.raises(QuotaError, match="stops 400 access points"):
-        efs_stop.change(Busy(0), "fs-1", stop=names)
+        efs_stop.change_stopped(Busy(0), "fs-1", stop=names)
 
 
 def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
@@ -237,22 +237,22 @@ def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
             raise AssertionError
 
     with pytest.raises(QuotaError, match="has no policy"):
-        efs_stop.change(Open(), "fs-1", stop=["arn:a"])
+        efs_stop.change_stopped(Open(), "fs-1", stop=["arn:a"])
 
 
 def test_an_error_at_a_limit_names_directory_limit_and_command(tmp_path: Path) -> None:
     inner = tmp_path / "run" / "deep"
     inner.mkdir(parents=True)
     full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(inner / "shard"))
-    assert "hyperpod-kit storage usage" in quota_note.explained(full)
+    assert "hyperpod-kit storage usage" in quota_note.explain(full)
     quota_note.write(str(tmp_path), {"bytes": 1000, "files": 0})
-    assert quota_note.explained(full) == (
+    assert quota_note.explain(full) == (
         f"; {tmp_path} has a limit of 1,000 bytes: hyperpod-kit storage quota show {tmp_path}"
     )
-    assert quota_note.explained(OSError(errno.ENOSPC, "", str(inner))) == ""
+    assert quota_note.explain(OSError(errno.ENOSPC, "", str(inner))) == ""
     for words in (b"garbage", b"[]", b'{"bytes": "\\u001b[31m", "files": -1}', b"{" * 5000):
         (tmp_path / quota_note.NAME).write_bytes(words)
-        assert "[31m" not in quota_note.explained(full)
+        assert "[31m" not in quota_note.explain(full)
 
 
 @pytest.mark.needs("root")

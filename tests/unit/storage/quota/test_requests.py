@@ -13,10 +13,18 @@ import pytest
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import Absent
-from hyperpod_kit.storage.quota import answer, request_box
+from hyperpod_kit.storage.quota import decision as quota_decision
+from hyperpod_kit.storage.quota import request_box
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
-from hyperpod_kit.storage.quota.request_box import MOST_OF_ONE, RequestBox
-from hyperpod_kit.storage.quota.requests import LARGEST, QuotaRequest, encoded, granted, parse, require_own
+from hyperpod_kit.storage.quota.request_box import MAX_OF_USER, RequestBox
+from hyperpod_kit.storage.quota.requests import (
+    MAX_FILE_BYTES,
+    QuotaRequest,
+    decode_request,
+    encode_request,
+    merge_limits,
+    require_owned,
+)
 from tests.unit.storage.quota.conftest import subvolume
 from tests.unit.storage.quota.test_enforced import ALICE, BOB, MIB, as_user, fill
 
@@ -29,7 +37,7 @@ def place() -> Iterator[Path]:
     """A directory of root's that every user can come to, with a box and a directory of alice's."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="hpk-box-") as made:
         os.chmod(made, 0o755)
-        request_box.make(made)
+        request_box.make_box(made)
         own = Path(made) / "alice"
         own.mkdir(0o700)
         os.chown(own, ALICE, ALICE)
@@ -54,10 +62,10 @@ def listed(place: Path, capsys: Capture, *more: str) -> dict[str, Any]:
     return found
 
 
-def waiting(place: Path) -> tuple[list[request_box.WaitingRequest], list[str]]:
+def waiting(place: Path) -> tuple[list[request_box.PendingRequest], list[str]]:
     box = RequestBox(str(place))
     try:
-        return box.waiting()
+        return box.pending()
     finally:
         box.close()
 
@@ -102,7 +110,7 @@ def _refused(words: list[str]) -> None:
 
 
 def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture) -> None:
-    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "a.json", encode_request(asked(place / "alice")))
     (one,), _ = waiting(place)
     deny = ["storage", "requests", "deny", str(place), one.id, "--why", "old checkpoints first"]
     assert run([*deny, "--dry-run"]) == 0 and waiting(place)[0]
@@ -110,7 +118,7 @@ def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture
 
     def reading() -> None:
         box = RequestBox(str(place))
-        (said,) = box.decided()
+        (said,) = box.decisions()
         assert (said.approved, said.why, said.uid) == (False, "old checkpoints first", ALICE)
         with pytest.raises(PermissionError):
             os.unlink(f"{box.path}/decided/{said.id}.json")
@@ -119,7 +127,7 @@ def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture
 
     as_user(ALICE, reading)
     # The same words again are the same request, which has its answer.
-    put(place, ALICE, "b.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "b.json", encode_request(asked(place / "alice")))
     assert waiting(place) == ([], [])
     capsys.readouterr()
     assert run(["storage", "requests", "list", str(place), "--all"]) == 0
@@ -127,16 +135,16 @@ def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture
 
 
 def test_what_is_no_request_is_named_and_harms_nobody(place: Path) -> None:
-    box, good = place / request_box.NAME, encoded(asked(place / "alice"))
+    box, good = place / request_box.NAME, encode_request(asked(place / "alice"))
     put(place, BOB, "garbled.json", b"\xff{")
-    put(place, BOB, "deep.json", b"[" * LARGEST)
+    put(place, BOB, "deep.json", b"[" * MAX_FILE_BYTES)
     put(place, BOB, "huge.json", good + b" " * (50 << 20))
-    put(place, BOB, "control\x1b[2J.json", encoded(asked(place, why="\x1b]0;root\x07")))
+    put(place, BOB, "control\x1b[2J.json", encode_request(asked(place, why="\x1b]0;root\x07")))
     os.symlink("/etc/shadow", box / "link.json")
     os.mkfifo(box / "fifo.json")
     os.mkdir(box / "directory.json")
     put(place, ALICE, "good.json", good)
-    put(place, ALICE, "two.json", encoded(asked(place / "alice", why="two names")))
+    put(place, ALICE, "two.json", encode_request(asked(place / "alice", why="two names")))
     os.link(box / "two.json", box / "two-again.json")
     found, refused = waiting(place)
     assert [(one.uid, one.file) for one in found] == [(ALICE, "good.json")]
@@ -144,12 +152,12 @@ def test_what_is_no_request_is_named_and_harms_nobody(place: Path) -> None:
 
 
 def test_one_user_cannot_hide_the_requests_of_another(place: Path) -> None:
-    for number in range(3 * MOST_OF_ONE):
-        put(place, BOB, f"0{number:02}.json", encoded(asked(place / "alice", bytes=number + 1)))
-    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    for number in range(3 * MAX_OF_USER):
+        put(place, BOB, f"0{number:02}.json", encode_request(asked(place / "alice", bytes=number + 1)))
+    put(place, ALICE, "z.json", encode_request(asked(place / "alice")))
     found, refused = waiting(place)
-    assert sum(one.uid == BOB for one in found) == MOST_OF_ONE and sum(one.uid == ALICE for one in found) == 1
-    assert refused == [f"{3 * MOST_OF_ONE} files of uid {BOB}: {MOST_OF_ONE} were read"]
+    assert sum(one.uid == BOB for one in found) == MAX_OF_USER and sum(one.uid == ALICE for one in found) == 1
+    assert refused == [f"{3 * MAX_OF_USER} files of uid {BOB}: {MAX_OF_USER} were read"]
 
     def more() -> None:
         with pytest.raises(QuotaError, match="wait already"):
@@ -167,28 +175,28 @@ def test_however_many_names_one_user_has_the_others_are_read(place: Path) -> Non
             os.close(os.open(box / f"{number:05}", os.O_WRONLY | os.O_CREAT, 0o600))
 
     as_user(BOB, fill)
-    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "z.json", encode_request(asked(place / "alice")))
     found, refused = waiting(place)
     assert [one.uid for one in found] == [ALICE]
-    assert refused[-1] == f"{many} files of uid {BOB}: {MOST_OF_ONE} were read" and len(refused) == MOST_OF_ONE + 1
+    assert refused[-1] == f"{many} files of uid {BOB}: {MAX_OF_USER} were read" and len(refused) == MAX_OF_USER + 1
 
 
 def test_other_names_of_a_users_file_hide_none_of_his_requests(place: Path) -> None:
     box = place / request_box.NAME
-    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "z.json", encode_request(asked(place / "alice")))
     put(place, ALICE, "0", b"a file of hers that all may write")
-    for number in range(2 * MOST_OF_ONE):
+    for number in range(2 * MAX_OF_USER):
         os.link(box / "0", box / f"0{number:02}")
     assert [one.file for one in waiting(place)[0]] == ["z.json"]
 
 
 def test_a_text_that_is_changed_after_it_was_read_is_another_request(place: Path) -> None:
-    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "a.json", encode_request(asked(place / "alice")))
     (one,), _ = waiting(place)
-    put(place, ALICE, "a.json", encoded(asked(place / "alice", bytes=1 << 50)))
+    put(place, ALICE, "a.json", encode_request(asked(place / "alice", bytes=1 << 50)))
     assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
     # Nor does the same text of another.
-    put(place, BOB, "a.json", encoded(asked(place / "alice")))
+    put(place, BOB, "a.json", encode_request(asked(place / "alice")))
     assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
 
 
@@ -209,7 +217,7 @@ def test_nobody_asks_for_what_is_not_his(place: Path, what: str, capsys: Capture
         "below a user's": inner,
         "gone": place / "gone",
     }[what]
-    put(place, ALICE, "a.json", encoded(asked(directory)))
+    put(place, ALICE, "a.json", encode_request(asked(directory)))
     (row,) = listed(place, capsys)["waiting"]
     assert row["error"] and row["now"] is None
     assert run(["storage", "requests", "approve", str(place), row["id"], "--dry-run"]) != 0
@@ -221,7 +229,7 @@ def test_a_member_asks_for_the_directory_of_his_group(place: Path, monkeypatch: 
     shared.mkdir()
     os.chown(shared, 0, 39001)
     os.chmod(shared, 0o2770)
-    require: Callable[..., None] = require_own
+    require: Callable[..., None] = require_owned
     with pytest.raises(QuotaError, match="belongs to"):
         require(str(place), str(shared), ALICE)
     monkeypatch.setattr("hyperpod_kit.storage.quota.requests.groups_of", lambda uid: frozenset({39001}))
@@ -235,11 +243,11 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
     theirs = place / "alice" / request_box.NAME
     theirs.mkdir(0o1777)
     os.chown(theirs, ALICE, ALICE)
-    assert request_box.above(str(place / "alice" / "x")) == str(place)
+    assert request_box.nearest_box(str(place / "alice" / "x")) == str(place)
     with pytest.raises(QuotaError, match="expected root's"):
         RequestBox(str(place / "alice"))
     with pytest.raises(QuotaError, match="is there already"):
-        request_box.make(str(place / "alice"))
+        request_box.make_box(str(place / "alice"))
     with pytest.raises(Absent, match="where requests would lie"):
         RequestBox(str(tmp_path))
     assert run(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
@@ -248,12 +256,12 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
 
 
 def test_one_admin_at_a_time(place: Path) -> None:
-    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "a.json", encode_request(asked(place / "alice")))
     (one,), _ = waiting(place)
     box = RequestBox(str(place))
-    with box.deciding(), pytest.raises(QuotaError, match="another admin"):
-        answer.deny(RequestBox(str(place)), one.id, "no")
-    answer.deny(box, one.id, "no")
+    with box.decision_lock(), pytest.raises(QuotaError, match="another admin"):
+        quota_decision.deny(RequestBox(str(place)), one.id, "no")
+    quota_decision.deny(box, one.id, "no")
     box.close()
 
 
@@ -266,16 +274,16 @@ def test_one_admin_at_a_time(place: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_out_of_bounds_are_no_request(change: dict[str, Any]) -> None:
-    body = json.loads(encoded(asked(Path("/fsx/alice"))))
-    assert parse(json.dumps(body).encode()) == asked(Path("/fsx/alice"))
+    body = json.loads(encode_request(asked(Path("/fsx/alice"))))
+    assert decode_request(json.dumps(body).encode()) == asked(Path("/fsx/alice"))
     with pytest.raises(ValueError):
-        parse(json.dumps({**body, **change}).encode())
+        decode_request(json.dumps({**body, **change}).encode())
 
 
 def test_limits_that_were_not_asked_for_stay() -> None:
     now = QuotaLimits(1, 2, 3, 4)
-    assert granted(now, 9, 0) == QuotaLimits(1, 9, 3, 4)
-    assert granted(now, 0, 9) == QuotaLimits(1, 2, 3, 9)
+    assert merge_limits(now, 9, 0) == QuotaLimits(1, 9, 3, 4)
+    assert merge_limits(now, 0, 9) == QuotaLimits(1, 2, 3, 9)
 
 
 def test_what_died_between_the_limit_and_the_record_is_done_again(
@@ -283,8 +291,8 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
 ) -> None:
     own = subvolume(btrfs, "alice", ALICE)
     assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
-    request_box.make(str(btrfs))
-    put(btrfs, ALICE, "a.json", encoded(asked(own)))
+    request_box.make_box(str(btrfs))
+    put(btrfs, ALICE, "a.json", encode_request(asked(own)))
     (one,), _ = waiting(btrfs)
 
     def died(*words: object) -> None:
@@ -301,8 +309,8 @@ def test_what_died_between_the_limit_and_the_record_is_done_again(
 
 
 def test_what_is_mounted_in_the_box_is_not_asked(place: Path) -> None:
-    put(place, ALICE, "good.json", encoded(asked(place / "alice")))
-    put(place, BOB, "mounted.json", encoded(asked(place / "alice", bytes=1)))
+    put(place, ALICE, "good.json", encode_request(asked(place / "alice")))
+    put(place, BOB, "mounted.json", encode_request(asked(place / "alice", bytes=1)))
     over = str(place / request_box.NAME / "mounted.json")
     subprocess.run(["mount", "--bind", "/etc/passwd", over], check=True, timeout=60)
     try:

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run as command
 from hyperpod_kit.errors import Absent, AwsError, UsageError
 from hyperpod_kit.storage.tier import run as tiering
-from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, link
+from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, link_roots
 from hyperpod_kit.storage.tier.fsx_release import EXPORT, RELEASE, FsxRelease
 from hyperpod_kit.storage.tier.rules import TierItem, TierRule
 from hyperpod_kit.system import mountinfo
@@ -91,9 +91,9 @@ class Place:
         self.said: List[str] = []
         self.seconds = 0.0
 
-    def release(self) -> tiering.TierDone:
-        planned = tiering.plan([str(self.root)], RULE, NOW)
-        links = link(self.fsx, ID, [one.store.url for one in planned.roots], self.mounts)
+    def release(self) -> tiering.TierResult:
+        planned = tiering.make_plan([str(self.root)], RULE, NOW)
+        links = link_roots(self.fsx, ID, [one.store.url for one in planned.roots], self.mounts)
         with_clock = {"clock": lambda: self.seconds, "sleep": self._sleep, "patience": 300.0}
         by_fsx = FsxRelease(ID, links, self.fsx, self.fsx.runner, self.said.append, **with_clock)  # type: ignore[arg-type]
         return by_fsx.apply(planned, RULE, lambda item: None)
@@ -116,25 +116,25 @@ def place() -> Iterator[Place]:
 
 def test_what_a_rule_lets_go_is_exported_and_then_released_and_a_second_time_is_nothing(place: Place) -> None:
     done = place.release()
-    assert [one.attempt for one in done.gone] == place.names[:3] == place.released() and not done.left
+    assert [one.attempt for one in done.removed] == place.names[:3] == place.released() and not done.retained
     paths = tuple(f"runs/one/{name}" for name in place.names[:3])
     report = "s3://bucket/runs/.hyperpod-kit/tasks"
     assert place.fsx.tasks == [(EXPORT, paths, report), (RELEASE, paths, report)]
     assert {entry.attempt for entry in catalog.attempts(place.store)} == set(place.names)
     again = place.release()
-    assert [one.attempt for one in again.gone] == place.names[:3] and len(place.fsx.tasks) == 2
+    assert [one.attempt for one in again.removed] == place.names[:3] and len(place.fsx.tasks) == 2
 
 
 def test_a_file_that_a_task_passes_over_is_asked_for_again_and_named_in_the_end(place: Place) -> None:
     place.fsx.passes_over = {"extra.json": 4}
     done = place.release()
-    assert len(done.gone) == 3 and place.fsx.kinds == [EXPORT, EXPORT, EXPORT, RELEASE]
+    assert len(done.removed) == 3 and place.fsx.kinds == [EXPORT, EXPORT, EXPORT, RELEASE]
     place.fsx.flags.clear()
     place.fsx.passes_over = {"extra.json": 99}
     done = place.release()
-    assert not done.gone and place.fsx.kinds[4:] == [EXPORT] * 3 and not place.released()
-    assert [path for path, _ in done.left] == [f"{place.root}/{name}" for name in place.names[:3]]
-    assert "EXPORT_TO_REPOSITORY: not all of its files; see s3://bucket/runs/.hyperpod-kit/tasks" in done.left[0][1]
+    assert not done.removed and place.fsx.kinds[4:] == [EXPORT] * 3 and not place.released()
+    assert [path for path, _ in done.retained] == [f"{place.root}/{name}" for name in place.names[:3]]
+    assert "EXPORT_TO_REPOSITORY: not all of its files; see s3://bucket/runs/.hyperpod-kit/tasks" in done.retained[0][1]
 
 
 def test_a_file_that_was_written_to_after_its_export_keeps_its_checkpoint_here(place: Place) -> None:
@@ -147,8 +147,8 @@ def test_a_file_that_was_written_to_after_its_export_keeps_its_checkpoint_here(p
     place.fsx.before = written
     done = place.release()
     assert place.fsx.kinds == [EXPORT, RELEASE, RELEASE, RELEASE]
-    assert [one.attempt for one in done.gone] == place.names[1:3] == place.released()
-    assert [path for path, _ in done.left] == [f"{place.root}/{place.names[0]}"]
+    assert [one.attempt for one in done.removed] == place.names[1:3] == place.released()
+    assert [path for path, _ in done.retained] == [f"{place.root}/{place.names[0]}"]
 
 
 @pytest.mark.parametrize("when", [EXPORT, RELEASE])
@@ -161,7 +161,7 @@ def test_a_pin_that_comes_between_two_tasks_keeps_its_checkpoint(place: Place, w
         place.fsx.before = lambda kind: pins.pin(place.store, pinned) if kind == EXPORT else None
     done = place.release()
     assert place.released() == [place.names[0], place.names[2]]
-    assert [path for path, _ in done.left] == ([] if when == EXPORT else [f"{place.root}/{pinned}"])
+    assert [path for path, _ in done.retained] == ([] if when == EXPORT else [f"{place.root}/{pinned}"])
 
 
 def test_the_newest_valid_ones_stay_though_the_newest_is_damaged(place: Place) -> None:
@@ -174,13 +174,13 @@ def test_the_newest_valid_ones_stay_though_the_newest_is_damaged(place: Place) -
 
 def test_a_task_that_fails_or_stands_still_or_is_refused_ends_with_its_words(place: Place) -> None:
     place.fsx.ends, place.fsx.passes_over = "FAILED", {"extra.json": 99}
-    assert "task-3 S3 said no" in place.release().left[0][1]
+    assert "task-3 S3 said no" in place.release().retained[0][1]
     place.fsx.ends = "EXECUTING"
     done = place.release()
-    assert len(done.left) == 3 and "shows no change for 300 s" in done.left[0][1] and place.seconds >= 300
+    assert len(done.retained) == 3 and "shows no change for 300 s" in done.retained[0][1] and place.seconds >= 300
     assert any("2 of 4 files" in words for words in place.said)
     place.fsx.refuses = True
-    assert "DataRepositoryTaskExecuting" in place.release().left[0][1]
+    assert "DataRepositoryTaskExecuting" in place.release().retained[0][1]
     assert not place.released()
 
 
@@ -189,18 +189,18 @@ def test_a_run_that_fsx_cannot_reach_is_refused(place: Place) -> None:
     inside = place.mounts.replace("/abcd ", "/abcd/team ")
     elsewhere = place.mounts.replace(":/abcd", ":/other")
     with pytest.raises(Absent, match="no such file system"):
-        link(place.fsx, "fs-00000000000000000", roots, place.mounts)
+        link_roots(place.fsx, "fs-00000000000000000", roots, place.mounts)
     for found, mounts, words in (
         (ID, "1 1 0:1 / / rw - ext4 /dev/x rw\n", "not on Lustre"),
         (ID, elsewhere, "mounts as other"),
         (ID, inside, "/team/runs/one; linked are: /runs/"),
     ):
         with pytest.raises(UsageError, match=words):
-            link(place.fsx, found, roots, mounts)
-    assert link(place.fsx, ID, roots, place.mounts)[roots[0]].path == "/runs/one"
+            link_roots(place.fsx, found, roots, mounts)
+    assert link_roots(place.fsx, ID, roots, place.mounts)[roots[0]].path == "/runs/one"
     mount = str(place.fsx.mount)
     deeper = f"2 1 0:2 /one {mount}/runs/one rw - lustre a@tcp:/abcd/runs rw\n"
-    assert link(place.fsx, ID, roots, deeper)[roots[0]].path == "/runs/one"
+    assert link_roots(place.fsx, ID, roots, deeper)[roots[0]].path == "/runs/one"
 
 
 def test_a_task_takes_a_hundred_and_is_of_one_link(place: Place) -> None:

@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.repository import catalog, identity, lease, pins, r
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.storage.tier import move as moving
+from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import TierRule
@@ -46,7 +46,7 @@ def valid(root: Path) -> set[str]:
     """Committed checkpoints of which every byte is proved."""
     store, found = PosixStore(str(root)), set()
     for entry in catalog.attempts(store):
-        if entry.committed and survey.intact(store, entry.attempt):
+        if entry.committed and survey.is_intact(store, entry.attempt):
             found.add(entry.attempt)
     return found
 
@@ -97,7 +97,7 @@ def test_pinned_leased_and_open_ones_stay(place: Path) -> None:
     pins.pin(store, names[0])
     held = lease.Lease(store, names[1], 600)
     with open(next((place / "run" / names[2]).glob("shard-*")), "rb"):
-        planned = tiering.plan([str(place / "run")], ALL, NOW)
+        planned = tiering.make_plan([str(place / "run")], ALL, NOW)
         stay = dict(planned.roots[0].stay)
         assert stay[names[0]] == "pinned" and stay[names[1]] == "being read"
         assert [one.attempt for one in planned.choice.go] in (names[3:5], names[2:5])
@@ -109,32 +109,32 @@ def test_pinned_leased_and_open_ones_stay(place: Path) -> None:
 def test_what_is_taken_in_use_after_the_plan_stays(place: Path) -> None:
     store = PosixStore(str(place / "run"))
     names = [put_checkpoint(store, seq) for seq in range(1, 6)]
-    planned = tiering.plan([str(place / "run")], ALL, NOW)
+    planned = tiering.make_plan([str(place / "run")], ALL, NOW)
     assert [one.attempt for one in planned.choice.go] == names[:4]
     pins.pin(store, names[0])
     held = lease.Lease(store, names[1], 600)
     shutil.rmtree(place / "run" / names[4])  # then the fourth is the newest valid one
-    done = tiering.apply(planned, ALL, None, lambda item: None)
+    done = tiering.apply_plan(planned, ALL, None, lambda item: None)
     held.release()
-    assert [one.attempt for one in done.gone] == [names[2]]
-    assert dict(done.left).keys() == {f"{place}/run/{names[n]}" for n in (0, 1, 3)}
+    assert [one.attempt for one in done.removed] == [names[2]]
+    assert dict(done.retained).keys() == {f"{place}/run/{names[n]}" for n in (0, 1, 3)}
     assert valid(place / "run") == {names[0], names[1], names[3]}
 
 
 def test_a_copy_that_is_not_what_was_saved_costs_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PosixStore(str(place / "run"))
     names = [put_checkpoint(store, seq) for seq in range(1, 3)]
-    kept = moving._file
+    kept = migration._copy_file
 
     def bad(source: PosixStore, target: PosixStore, name: str) -> None:
         kept(source, target, name)
         if "shard" in name:
             damage(Path(target.url), name.split("/")[0])
 
-    monkeypatch.setattr(moving, "_file", bad)
-    planned = tiering.plan([str(place / "run")], ALL, NOW)
-    done = tiering.apply(planned, ALL, str(place / "archive"), lambda item: None)
-    assert not done.gone and "not what was saved" in done.left[0][1]
+    monkeypatch.setattr(migration, "_copy_file", bad)
+    planned = tiering.make_plan([str(place / "run")], ALL, NOW)
+    done = tiering.apply_plan(planned, ALL, str(place / "archive"), lambda item: None)
+    assert not done.removed and "not what was saved" in done.retained[0][1]
     assert valid(place / "run") == set(names)
 
 
@@ -142,16 +142,16 @@ def test_a_damaged_source_is_not_moved_and_another_run_in_the_target_is_left_alo
     store = PosixStore(str(place / "run"))
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
     damage(place / "run", names[0])
-    planned = tiering.plan([str(place / "run")], ALL, NOW)
-    done = tiering.apply(planned, ALL, str(place / "archive"), lambda item: None)
-    assert [one.attempt for one in done.gone] == [names[1]] and (place / "run" / names[0]).is_dir()
+    planned = tiering.make_plan([str(place / "run")], ALL, NOW)
+    done = tiering.apply_plan(planned, ALL, str(place / "archive"), lambda item: None)
+    assert [one.attempt for one in done.removed] == [names[1]] and (place / "run" / names[0]).is_dir()
     put_checkpoint(store, 4)
     shutil.rmtree(target(place))
     target(place).mkdir()
     put_checkpoint(PosixStore(str(target(place))), 1, run=identity.RunIdentity("other", "1" * 32))
-    planned = tiering.plan([str(place / "run")], ALL, NOW)
-    done = tiering.apply(planned, ALL, str(place / "archive"), lambda item: None)
-    assert not done.gone and len(done.left) == 2 and names[2] in valid(place / "run")
+    planned = tiering.make_plan([str(place / "run")], ALL, NOW)
+    done = tiering.apply_plan(planned, ALL, str(place / "archive"), lambda item: None)
+    assert not done.removed and len(done.retained) == 2 and names[2] in valid(place / "run")
 
 
 # As a user's, who has no child: it is the whole program that is killed.
@@ -183,11 +183,11 @@ def test_killed_and_typed_again(place: Path, killed: str) -> None:
 def test_the_lease_of_a_move_is_short_and_renewed_for_as_long_as_it_takes(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moving, "LEASE_SECONDS", 0.6)
+    monkeypatch.setattr(migration, "LEASE_SECONDS", 0.6)
     store = PosixStore(str(place / "run"))
     name = put_checkpoint(store, 1)
     seen: set[str] = set()
-    with lease.KeptLease(store, name, moving.LEASE_SECONDS):
+    with lease.KeptLease(store, name, migration.LEASE_SECONDS):
 
         def renewed() -> bool:
             seen.update(path.name for path in (place / "run" / "leases").glob("*"))
@@ -249,15 +249,15 @@ def one_case(seed: int, place: Path) -> None:
             kept = sorted(before)[-rule.keep :]
             assert set(kept) <= here, (seed, kept)
 
-    def go() -> tiering.TierDone | None:
+    def go() -> tiering.TierResult | None:
         try:
-            planned = tiering.plan([str(root)], rule, NOW)
+            planned = tiering.make_plan([str(root)], rule, NOW)
         except CheckpointError:
             return None
-        return tiering.apply(planned, rule, to, lambda item: None)
+        return tiering.apply_plan(planned, rule, to, lambda item: None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moving, "failpoint", failpoint)
+        patch.setattr(migration, "failpoint", failpoint)
         patch.setattr(retention, "failpoint", failpoint)
         with contextlib.suppress(Killed):
             go()
@@ -266,8 +266,8 @@ def one_case(seed: int, place: Path) -> None:
     look()
     if done is not None:
         again = go()
-        assert again is None or not again.gone or rule.above is not None, seed
-        for item in done.gone:
+        assert again is None or not again.removed or rule.above is not None, seed
+        for item in done.removed:
             assert item.attempt not in valid(root)
     look()
     shutil.rmtree(place / str(seed))

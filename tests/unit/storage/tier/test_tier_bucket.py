@@ -20,7 +20,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
-from hyperpod_kit.storage.tier import move as moving
+from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.untrusted import owner
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
@@ -53,7 +53,7 @@ def place() -> Iterator[Path]:
 def there() -> set[str]:
     """Committed checkpoints of the bucket of which every byte is proved."""
     store = open_store(TARGET)
-    return {one.attempt for one in catalog.attempts(store) if one.committed and survey.intact(store, one.attempt)}
+    return {one.attempt for one in catalog.attempts(store) if one.committed and survey.is_intact(store, one.attempt)}
 
 
 @pytest.mark.full
@@ -72,7 +72,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
     buckets: StoredBuckets, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [put_checkpoint(PosixStore(str(place / "run")), seq) for seq in range(1, 4)]
-    kept = moving._file
+    kept = migration._copy_file
 
     def bad(source: PosixStore, target: PosixStore, name: str) -> None:
         kept(source, target, name)
@@ -82,7 +82,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
             data[5] ^= 1
             buckets.put(BUCKET, one, bytes(data))
 
-    monkeypatch.setattr(moving, "_file", bad)
+    monkeypatch.setattr(migration, "_copy_file", bad)
     monkeypatch.setattr(owner, "is_root", lambda: False)  # the bucket is memory of this process
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
     assert run(words) == 1

@@ -37,11 +37,11 @@ def report(root: str, used: int, users: dict[str, Total] | None = None) -> Usage
 
 def test_the_rate_of_a_straight_line_is_exact_and_so_is_the_day_when_it_is_full() -> None:
     days = [day(number, (40_000 + 500 * number) * GIB) for number in range(30)]
-    found = growth.growth(days)
+    found = growth.fit_growth(days)
     assert found is not None and found.low == pytest.approx(found.high) == pytest.approx(500 * GIB)
-    when = growth.forecast(found, (100_000 - 54_500) * GIB)
+    when = growth.forecast_full(found, (100_000 - 54_500) * GIB)
     assert when.likely == pytest.approx(91.0) and when.soonest == pytest.approx(91.0)
-    assert filling.full_in(when) == "it is full in 91 days (91 to 91)"
+    assert filling.describe_forecast(when) == "it is full in 91 days (91 to 91)"
 
 
 def test_the_true_rate_is_in_the_interval_four_times_out_of_five() -> None:
@@ -51,7 +51,7 @@ def test_the_true_rate_is_in_the_interval_four_times_out_of_five() -> None:
         rate, noise = draw.uniform(-200, 800), draw.uniform(10, 3000)
         numbers = sorted(draw.sample(range(40), draw.randint(5, 30)))
         days = [day(number, max(0.0, 40_000 + rate * number + draw.gauss(0, noise)) * GIB) for number in numbers]
-        found = growth.growth(days)
+        found = growth.fit_growth(days)
         assert found is not None and found.low <= found.likely <= found.high
         inside += found.low <= rate * GIB <= found.high
     assert 0.75 <= inside / 400 <= 0.92
@@ -60,40 +60,40 @@ def test_the_true_rate_is_in_the_interval_four_times_out_of_five() -> None:
 def test_one_odd_day_does_not_move_the_rate() -> None:
     days = [day(number, (40_000 + 100 * number) * GIB) for number in range(20)]
     days[11] = day(11, 95_000 * GIB)
-    found = growth.growth(days)
+    found = growth.fit_growth(days)
     assert found is not None and found.likely == pytest.approx(100 * GIB, rel=0.02)
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    assert growth.growth([]) is None and growth.growth([day(0, 1), day(1, 2)]) is None
+    assert growth.fit_growth([]) is None and growth.fit_growth([day(0, 1), day(1, 2)]) is None
     # Three counts of one afternoon are no trend.
-    assert growth.growth([day(0, 1), day(0.2, 2), day(0.4, 3)]) is None
-    shrinking = growth.growth([day(number, (50 - number) * GIB) for number in range(5)])
+    assert growth.fit_growth([day(0, 1), day(0.2, 2), day(0.4, 3)]) is None
+    shrinking = growth.fit_growth([day(number, (50 - number) * GIB) for number in range(5)])
     assert shrinking is not None
-    never = growth.forecast(shrinking, GIB)
-    assert never == Forecast(None, None, None) and filling.full_in(never) == "it does not fill"
+    never = growth.forecast_full(shrinking, GIB)
+    assert never == Forecast(None, None, None) and filling.describe_forecast(never) == "it does not fill"
 
 
 def test_an_alert_comes_days_before_it_is_full_and_goes_only_well_above() -> None:
     made = report("/fsx", 50_000 * GIB)
     for likely, stood, expected in ((30.0, False, False), (10.0, False, True), (18.0, True, True), (25.0, True, False)):
-        assert (filling.alert(made, Forecast(likely / 2, likely, None), stood) is not None) is expected
-    alert = filling.alert(made, Forecast(7.0, 9.0, 14.0), False)
+        assert (filling.fullness_alert(made, Forecast(likely / 2, likely, None), stood) is not None) is expected
+    alert = filling.fullness_alert(made, Forecast(7.0, 9.0, 14.0), False)
     assert alert is not None and "it is full in 9 days (7 to 14)" in alert.sentence
-    assert filling.alert(made, None, False) is None
-    assert filling.alert(report("/fsx", 85_000 * GIB), None, False) is not None
+    assert filling.fullness_alert(made, None, False) is None
+    assert filling.fullness_alert(report("/fsx", 85_000 * GIB), None, False) is not None
 
 
 def test_a_day_has_one_row_and_the_oldest_go(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "history"
     for hour in range(0, 72, 6):
-        kept = history.noted(place, report("/fsx", hour), BEGIN + hour * 3600)
+        kept = history.record_day(place, report("/fsx", hour), BEGIN + hour * 3600)
     assert [one.used for one in kept.days] == [0, 24, 48, 66] and history.read(place) == kept
     assert os.stat(place).st_mode & 0o777 == 0o600
     many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MOST_DAYS)))
     assert len(many.with_day(day(history.MOST_DAYS, 1)).days) == history.MOST_DAYS
     with pytest.raises(HistoryError, match="has sizes of /fsx, not of /other"):
-        history.noted(place, report("/other", 1), BEGIN)
+        history.record_day(place, report("/other", 1), BEGIN)
     assert history.read(place) == kept
 
 
@@ -136,7 +136,7 @@ def test_growth_shares_and_cost_are_on_the_screen(tmp_path: Path, capsys: pytest
     (tree / "data").write_bytes(os.urandom(3 << 20))
     now = time.time()
     for before in range(5, 0, -1):
-        history.noted(place, report(str(tree), (10 - before) * GIB), now - before * DAY)
+        history.record_day(place, report(str(tree), (10 - before) * GIB), now - before * DAY)
     words = [str(tree), "--state", str(tmp_path / "state"), "--history", str(place), "--price", "100"]
     assert run(["storage", "usage", *words]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.usage import buckets, retained
-from hyperpod_kit.storage.usage.access_points import marks_of
+from hyperpod_kit.storage.usage.access_points import named_directories
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from tests.support.aws import as_client
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
@@ -35,9 +35,9 @@ def test_runs_have_sums_and_what_retention_lets_go_is_named(tmp_path: Path) -> N
     found = count(root, tmp_path / "state")
     assert list(found.runs) == [str(deep)]
     assert (found.runs[str(deep)].allocated, found.runs[str(deep)].entries) == du(deep)
-    named = retained.deletable(found.runs, 2)
+    named = retained.list_deletable(found.runs, 2)
     assert [one.attempt for one in named] == [names[2], names[1]] and all(one.allocated for one in named)
-    (broken,) = retained.deletable([str(deep / "RUN.json")], 2)
+    (broken,) = retained.list_deletable([str(deep / "RUN.json")], 2)
     assert broken.error and not broken.attempt
 
 
@@ -81,7 +81,7 @@ def test_access_points_of_a_file_system(aws: None) -> None:
         where = {"Path": path, **(root if path != "/" else {})}
         tags = [{"Key": "Name", "Value": token}]
         efs.create_access_point(ClientToken=token, FileSystemId=fs, RootDirectory=where, Tags=tags)
-    marks = marks_of(fs, "/efs/")
+    marks = named_directories(fs, "/efs/")
     assert list(marks) == ["/efs/home/alice"]
     assert marks["/efs/home/alice"].startswith("a (fsap-") and ", b (fsap-" in marks["/efs/home/alice"]
 
@@ -125,7 +125,7 @@ def test_a_prefix_counts_old_versions_and_unfinished_uploads(
 
 
 def test_a_count_that_is_killed_goes_on_at_its_page(bucket: str, tmp_path: Path) -> None:
-    where = buckets.parse(bucket)
+    where = buckets.parse_url(bucket)
 
     class Killed(BaseException):
         pass
@@ -138,7 +138,7 @@ def test_a_count_that_is_killed_goes_on_at_its_page(bucket: str, tmp_path: Path)
         ledger = UsageLedger(tmp_path / "s", {"root": where.url})
         try:
             calls += 1
-            buckets.count(where, 1, ledger, kill)
+            buckets.count_prefix(where, 1, ledger, kill)
             break
         except Killed:
             pass
@@ -153,7 +153,7 @@ def test_a_count_that_is_killed_goes_on_at_its_page(bucket: str, tmp_path: Path)
 @pytest.mark.parametrize("url", ["s3://", "s3://ab", "https://team-data/x"])
 def test_what_is_no_bucket(url: str) -> None:
     with pytest.raises(UsageError, match="expected s3://BUCKET"):
-        buckets.parse(url)
+        buckets.parse_url(url)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from hyperpod_kit.storage.usage.ledger import UsageLedger
-from hyperpod_kit.storage.usage.report import UsageReport, make
-from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+from hyperpod_kit.storage.usage.report import UsageReport, make_report
+from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
 
 
 def plant(root: Path, directories: int = 40, files: int = 25, links: bool = True) -> None:
@@ -37,10 +37,10 @@ def du(root: Path) -> tuple[int, int]:
 
 def count(root: Path, state: Path, **asked: object) -> UsageReport:
     """A whole walk."""
-    wanted = WalkAsked(str(root), **asked)  # type: ignore[arg-type]
+    wanted = WalkRequest(str(root), **asked)  # type: ignore[arg-type]
     ledger = UsageLedger(state, wanted.about(), now=time.time())
-    walk(wanted, ledger, lambda count: None)
-    made = make(str(root), ledger, wanted.marks.values())
+    walk_tree(wanted, ledger, lambda count: None)
+    made = make_report(str(root), ledger, wanted.marks.values())
     ledger.close()
     return made
 

@@ -1,0 +1,268 @@
+"""The edge for AWS's answers: each is whole, bounded in size and time, and of the shape that the service model gives.
+
+A proxy, a captive portal or a wrong AWS_ENDPOINT_URL answers too, with status 200. Without a look at the answer a list
+that was cut off is an empty list, and "0 nodes" is believed. What does not pass raises UnreadableAnswer (exit 3).
+
+botocore itself gives no bound: its read timeout is one of each read, so that a byte a second is read for ever, and a
+body is read whole whatever its length.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import queue
+import threading
+import time
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, TypeVar
+
+from hyperpod_kit.aws.shapes import Constraint, Violation, violations
+from hyperpod_kit.errors import UnreadableAnswer
+
+SECONDS = 20.0
+"""That one answer may take; botocore asks four times, so a silent service is given up within a minute and a half."""
+SECONDS_AFTER_SILENCE = 4.0
+"""The same, once a call has been given up for silence and until something is answered: a command that goes on without
+what it asked for does not wait as long for each of the rest."""
+QUIET = 10.0
+"""Seconds after which it is said that an answer is waited for."""
+UPLOAD = 64 * 1024
+"""Bytes a second that a request's own body is given besides."""
+LARGEST = 8 << 20
+"""Bytes of an answer. FilterLogEvents gives 1 MiB at most, ListObjectsV2 a thousand keys of 1 KiB."""
+PIECE = 1 << 20
+"""Bytes of a streaming body that are taken at once."""
+PAGES = 200
+"""Pages of a list: of ListClusterNodes 20,000 nodes, several times what a HyperPod can have."""
+
+NEEDED = frozenset(
+    (
+        *("ClusterArn", "ClusterStatus", "InstanceGroups", "ClusterNodeSummaries", "NodeDetails", "EventDetails"),
+        *("InstanceGroupName", "InstanceId", "EventId", "EventTime", "ClusterSummaries", "ClusterName"),
+    )
+)
+"""Members that the model requires and that we read. It also requires some that AWS leaves out, NextToken for one."""
+
+HINT = "is it AWS that answers? Look at AWS_ENDPOINT_URL, HTTPS_PROXY and the network's login page"
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class Silence:
+    """Whether the last call of this process was given up because no answer came."""
+
+    given_up = False
+
+
+SILENCE = Silence()
+
+
+def guard(client: Any) -> Any:
+    """Wrap a boto3 client so that every response is checked."""
+    endpoint = client._endpoint
+    endpoint.http_session = BoundedSession(endpoint.http_session, client.meta.service_model.service_name)
+    client.meta.events.register("after-call", _check_response)
+    return client
+
+
+class BoundedSession:
+    """botocore's HTTP session for a `service`, whose answers end: in `seconds`, and within LARGEST bytes.
+
+    Bodies that botocore hands on as streams (S3's objects) are bounded by who reads them: see `read_all`.
+    """
+
+    def __init__(self, session: Any, service: str, *, seconds: float = SECONDS, quiet: float = QUIET) -> None:
+        self._session = session
+        self._service = service
+        self._seconds = seconds
+        self._quiet = quiet
+
+    def send(self, request: Any) -> Any:
+        """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
+        from botocore.exceptions import ReadTimeoutError
+
+        most = self._seconds
+        if SILENCE.given_up:
+            most = SECONDS_AFTER_SILENCE
+        streams = request.stream_output
+        request.stream_output = True  # else the session reads the body itself, whole
+
+        def exchange() -> Any:
+            response = self._session.send(request)
+            if not streams:
+                response._content = _read(response.raw, self._service)
+            return response
+
+        try:
+            http_response = run_within(most + _length(request.headers) / UPLOAD, exchange, self._quiet, self._waits)
+        except TimeoutError:
+            logger.warning("%s: no whole answer within %g s; asking again", self._service, most)
+            raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
+        SILENCE.given_up = False
+        return http_response
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _waits(self) -> None:
+        logger.warning("%s: no answer for %g s; still waiting", self._service, self._quiet)
+
+
+def run_within(
+    seconds: float, work: Callable[[], Result], quiet: float = math.inf, waits: Callable[[], None] = lambda: None
+) -> Result:
+    """Run `work` within a time limit; `waits` is called when it has taken `quiet` seconds.
+
+    Raises TimeoutError when it takes longer than `seconds`; its thread then goes on by itself.
+    """
+    answers: queue.SimpleQueue[tuple[Optional[Result], Optional[BaseException]]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((work(), None))
+        except BaseException as err:
+            answers.put((None, err))
+
+    threading.Thread(target=run, daemon=True, name="aws").start()
+    try:
+        try:
+            result, error = answers.get(timeout=min(quiet, seconds))
+        except queue.Empty:
+            if quiet >= seconds:
+                raise
+            waits()
+            result, error = answers.get(timeout=seconds - quiet)
+    except queue.Empty:
+        raise TimeoutError(f"not done within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+def read_all(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
+    """The bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
+    data = bytearray()
+    stream_to(body, what, data.extend, largest=largest, seconds=seconds)
+    return bytes(data)
+
+
+def stream_to(body: Any, what: str, to: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
+    """A streaming `body` piece by piece, so that no more than a piece is in memory. Raises as `read_all` does."""
+    started_at = time.monotonic()
+
+    def read() -> None:
+        remaining = largest
+        while time.monotonic() - started_at <= seconds:  # who has given it up reads no further
+            piece = body.read(PIECE)
+            if not piece:
+                return
+            remaining -= len(piece)
+            if remaining < 0:
+                raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
+            to(piece)
+
+    try:
+        run_within(seconds, read)
+    except TimeoutError:
+        taken = time.monotonic() - started_at
+        raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
+
+
+def pages(
+    what: str, fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
+) -> Iterator[Mapping[str, Any]]:
+    """Every page of a list; `fetch` gets the arguments that name the next one, `token` is their member's name.
+
+    Raises UnreadableAnswer where a page is said to follow itself, or the list has no end.
+    """
+
+    def each() -> Iterator[Mapping[str, Any]]:
+        arguments: dict[str, str] = {}
+        tokens: set[str] = set()
+        while True:
+            page = fetch(arguments)
+            yield page
+            following = page.get(token)
+            if not following:
+                return
+            if following in tokens:
+                raise UnreadableAnswer(f"{what}: the answer cannot be read: its pages go round in a circle", hint=HINT)
+            tokens.add(following)
+            arguments = {token: following}
+
+    return _bounded(what, each(), most)
+
+
+def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:
+    """Every page that botocore's paginator gives, which knows a page that follows itself, and no end.
+
+    Raises UnreadableAnswer where the list has none, botocore's exceptions.
+    """
+    return _bounded(operation, client.get_paginator(operation).paginate(**request), PAGES)
+
+
+def _bounded(what: str, source: Iterable[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
+    for number, page in enumerate(source):
+        if number == most:
+            raise UnreadableAnswer(f"{what}: the answer cannot be read: it has no end after {most} pages", hint=HINT)
+        yield page
+
+
+def _length(headers: Mapping[str, Any]) -> int:
+    length = headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0
+    return int(length)
+
+
+def _read(raw: Any, service: str) -> bytes:
+    data = bytearray()
+    for chunk in raw.stream(64 << 10):
+        data += chunk
+        if len(data) > LARGEST:
+            raise UnreadableAnswer(
+                f"{service}: the answer cannot be read: it is larger than {LARGEST >> 20} MiB", hint=HINT
+            )
+    return bytes(data)
+
+
+def _check_response(http_response: Any, model: Any, **_: Any) -> None:
+    """After a call of a service that speaks JSON: is the answer what the model says? XML has a parser that says so."""
+    if http_response.status_code >= 300 or model.service_model.metadata.get("protocol") != "json":
+        return
+    shape = model.output_shape
+    if shape is None or http_response.raw is None:  # botocore's Stubber answers without a wire
+        return
+    wrong = _find_fault(http_response.content, shape)
+    if wrong:
+        raise UnreadableAnswer(f"{model.name}: the answer cannot be read: {wrong}", hint=HINT)
+
+
+def _find_fault(content: bytes, shape: Any) -> str:
+    """Say what is wrong with a response; "" for nothing."""
+    try:
+        response = json.loads(content)
+    except (ValueError, RecursionError) as err:
+        return f"{len(content)} bytes that are no JSON ({type(err).__name__})"
+    if not isinstance(response, dict):
+        return f"a JSON {type(response).__name__} where an object is expected"
+    if response and shape.members and not set(response) & set(shape.members):
+        return "it has none of the members that this answer has"
+    for violation in violations(shape, response, null_is_absent=True):
+        message = _describe_violation(violation)
+        if message:
+            return message
+    return ""
+
+
+def _describe_violation(violation: Violation) -> str:
+    if violation.path:
+        kind, name = violation.path[-1]
+    else:
+        kind, name = ("member", "")
+    where = ".".join(str(part) for _, part in violation.path)
+    if violation.constraint is Constraint.TYPE:
+        return f"{where} is a {type(violation.value).__name__}, expected a {violation.shape.type_name}"
+    if violation.constraint is Constraint.REQUIRED and kind == "member" and name in NEEDED:
+        return f"{where} is missing"
+    return ""

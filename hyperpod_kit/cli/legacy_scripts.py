@@ -1,0 +1,96 @@
+"""The lifecycle scripts that a cluster had before, where they lie: in S3, or in a directory of the admin's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from hyperpod_kit.cli.output import say
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.untrusted import by_descriptor
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.legacy_scripts import LegacyScripts
+
+LARGEST = 50 << 20
+"""Bytes that are downloaded; what a bundle may hold of one script."""
+
+
+def of_cluster(
+    source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
+) -> LegacyScripts:
+    """Say what becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
+
+    Raises UsageError for a directory that holds something; AwsError, Unreachable.
+    """
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.portable import PATH_PATTERN
+    from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
+
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty", hint="name a new directory, which the scripts are put into")
+    name, _, prefix = source.partition("://")[2].partition("/")
+    prefix = f"{prefix.rstrip('/')}/".lstrip("/")
+    bucket = Bucket(name, region)
+    sizes = bucket.sizes(prefix)
+    # The names are another's: one of `..` must not lead out of the directory.
+    paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
+    say(f"lifecycle scripts at {source}: {len(sizes)} files")
+    for path in sorted(set(sizes) - set(paths)):
+        say(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
+    if directory is not None:
+        selected = paths
+    else:
+        selected = [path for path in paths if path in READ]
+    if sum(sizes[path] for path in selected) > LARGEST:
+        hint = "copy what you need by hand, and give that with --scripts DIR"
+        raise UsageError(f"{source} holds more than {LARGEST >> 20} MiB", hint=hint)
+    contents = {path: bucket.get(prefix + path) or b"" for path in selected}
+    if directory is not None:
+        for path, data in contents.items():
+            target = directory / path
+            by_descriptor.make_parents(target)
+            by_descriptor.write_bytes(target, data)
+    return classify_scripts(paths, contents, _beside(directory, config), entry)
+
+
+def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
+    """Say what becomes of the scripts in a directory. Raises UsageError where there is none."""
+    from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
+
+    try:
+        paths = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
+        contents = {name: (directory / name).read_bytes() for name in READ if name in paths}
+    except OSError as err:
+        raise UsageError(f"{directory}: {err.strerror}") from err
+    if not paths:
+        raise UsageError(f"{directory} holds no files", hint="name the directory that has the lifecycle scripts")
+    say(f"lifecycle scripts in {directory}: {len(paths)} files")
+    return classify_scripts(paths, contents, _beside(directory, config), entry)
+
+
+def read_legacy_scripts(
+    source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
+) -> Optional[LegacyScripts]:
+    """Say what becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
+    if live and source:
+        try:
+            return of_cluster(source, entry, region, directory, config)
+        except UsageError:
+            raise
+        except HyperpodKitError as err:
+            say(f"what lies at {source} is not known: {err}")
+            return None
+    if directory is not None:
+        return of_directory(directory, entry, config)
+    if source:
+        say(f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster")
+    return None
+
+
+def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
+    """Return the path as the configuration names it, from its own directory."""
+    if directory is None:
+        return None
+    return Path(os.path.relpath(directory, config.parent)).as_posix()

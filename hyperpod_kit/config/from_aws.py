@@ -1,0 +1,395 @@
+"""What AWS knows of a cluster -> the values of a configuration file.
+
+Takes the request of CreateCluster, its instance groups alone, or the answer of DescribeCluster; and AWS's own
+provisioning_parameters.json. Whatever the file cannot express becomes a note: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.aws import request_shape
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.emit import NODE_TYPES
+from hyperpod_kit.config.findings import under
+from hyperpod_kit.config.imported_heads import heads_by_name, several_controllers
+from hyperpod_kit.config.imported_storage import ImportedStorage
+from hyperpod_kit.config.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
+from hyperpod_kit.config.rules.passthrough_fields import COVERED_FIELDS, COVERED_GROUP_FIELDS
+from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.model.states import LifecycleMode, Role
+
+PARAMETERS = (
+    "version",
+    "workload_manager",
+    "controller_group",
+    "login_group",
+    "worker_groups",
+    "fsx_dns_name",
+    "fsx_mountname",
+    "fsx_openzfs_dns_name",
+    "slurm_configurations",
+)
+"""AWS's own keys."""
+
+WORKER = ("instance_group_name", "partition_name")
+"""Of them, the keys of an entry of worker_groups."""
+
+_ROLES = {node_type: role for role, node_type in NODE_TYPES.items()}
+_PLAIN_GROUP_FIELDS = {
+    "min_count": "MinInstanceCount",
+    "threads_per_core": "ThreadsPerCore",
+    "training_plan_arn": "TrainingPlanArn",
+    "deep_health_checks": "OnStartDeepHealthChecks",
+}
+
+
+@dataclass(frozen=True)
+class ImportedConfiguration:
+    """`values`: of a configuration, without what nobody said; `notes`: what was left behind, one sentence each;
+    `source`, `entry`: S3 URI of the lifecycle scripts and the one of them that HyperPod starts, "" for none."""
+
+    values: dict[str, Any]
+    notes: tuple[str, ...]
+    source: str = ""
+    entry: str = ""
+
+
+def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
+    """Read a configuration from what JSON or boto3 gave, None for what there is not.
+
+    Raises ConfigError for something else.
+    """
+    reader = _RequestReader()
+    if parameters is not None:
+        values = reader.parameters(parameters)
+    else:
+        values = {}
+    if cluster is not None:
+        reader.cluster(values, _request(cluster))
+    else:
+        reader.alone(values)
+    mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
+    if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
+        reader.notes += several_controllers(values)
+    if cluster is None:
+        source, entry = ("", "")
+    else:
+        source, entry = (lifecycle_source(cluster) or "", _entry(cluster))
+    return ImportedConfiguration(values, tuple(dict.fromkeys(reader.notes)), source, entry)
+
+
+def lifecycle_source(cluster: Any) -> Optional[str]:
+    """The S3 URI of the lifecycle scripts of a cluster that has any: its provisioning_parameters.json lies there."""
+    for group in _request(cluster)["InstanceGroups"]:
+        lifecycle = group.get("LifeCycleConfig")
+        if isinstance(lifecycle, Mapping) and isinstance(lifecycle.get("SourceS3Uri"), str):
+            return str(lifecycle["SourceS3Uri"])
+    return None
+
+
+def _entry(cluster: Any) -> str:
+    for group in _request(cluster)["InstanceGroups"]:
+        lifecycle = group.get("LifeCycleConfig")
+        for hook in ("OnCreate", "OnInitComplete") if isinstance(lifecycle, Mapping) else ():
+            if lifecycle.get(hook):
+                return str(lifecycle[hook])
+    return ""
+
+
+def _request(cluster: Any) -> Mapping[str, Any]:
+    if isinstance(cluster, list):
+        request = {"InstanceGroups": cluster}
+    else:
+        request = cluster
+    groups = None
+    if isinstance(request, Mapping):
+        groups = request.get("InstanceGroups")
+    if not isinstance(groups, list) or not all(
+        isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
+    ):
+        raise ConfigError(
+            "this is no cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of instance groups",
+            hint="aws sagemaker describe-cluster --cluster-name NAME > cluster.json",
+        )
+    if isinstance(request.get("Orchestrator"), Mapping) and "Eks" in request["Orchestrator"]:
+        raise ConfigError("this cluster is orchestrated by EKS; only Slurm clusters can be described here")
+    return dict(request)
+
+
+class _RequestReader:
+    """Gathers notes while it reads."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def parameters(self, given: Any) -> dict[str, Any]:
+        """AWS's own file; its template has empty strings for what there is not."""
+        if not isinstance(given, Mapping):
+            raise ConfigError("provisioning_parameters.json holds no object")
+        if "hyperpod_kit" in given:
+            raise ConfigError("this is a configuration of hyperpod-kit already", hint="hyperpod-kit validate FILE")
+        for key in given:
+            if key not in PARAMETERS:
+                self.notes.append(f"`{key}` of provisioning_parameters.json: unknown")
+        kept = {key: given[key] for key in PARAMETERS if given.get(key) not in (None, "", {})}
+        if isinstance(kept.get("worker_groups"), list):
+            kept["worker_groups"] = [self._worker(entry) for entry in kept["worker_groups"]]
+        wrong = [finding for finding in decode(kept)[1] if not under(finding.path, "hyperpod_kit")]
+        if wrong:
+            raise ConfigError(
+                "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
+            )
+        return kept
+
+    def alone(self, values: dict[str, Any]) -> None:
+        """AWS's file without a request: it is one of a cluster in on_create mode, for in no other anybody reads it."""
+        values.setdefault("hyperpod_kit", {}).setdefault("cluster", {})["lifecycle_mode"] = (
+            LifecycleMode.ON_CREATE.value
+        )
+        heads = (values.get("controller_group"), values.get("login_group"))
+        for entry in list(values.get("worker_groups", ())):
+            if entry["instance_group_name"] in heads:
+                self._head_among_workers(entry["instance_group_name"], entry.get("partition_name"))
+                values["worker_groups"].remove(entry)
+
+    def _head_among_workers(self, name: str, partition: Any) -> None:
+        """AWS's Terraform module lists its login nodes among the workers too."""
+        self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes run no jobs here")
+
+    def _worker(self, entry: Any) -> Any:
+        """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
+        if not isinstance(entry, Mapping):
+            return entry
+        for key in entry:
+            if key not in WORKER:
+                self.notes.append(f"`{key}` of an entry of worker_groups in provisioning_parameters.json: unknown")
+        return {key: entry[key] for key in WORKER if key in entry}
+
+    def cluster(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
+        """The cluster's part of the values; what AWS's file says about roles counts where the API says nothing."""
+        groups: Sequence[Mapping[str, Any]] = [self._spelled(group) for group in request["InstanceGroups"]]
+        request = {**request, "InstanceGroups": groups}
+        self._roles(values, groups)
+        cluster: dict[str, Any] = {}
+        if request.get("ClusterName"):
+            cluster["name"] = request["ClusterName"]
+        if str(request.get("ClusterArn", "")).count(":") >= 5:
+            cluster["region"] = str(request["ClusterArn"]).split(":")[3]
+        cluster["lifecycle_mode"] = self._mode(groups)
+        for key, field in (("node_recovery", "NodeRecovery"), ("node_provisioning_mode", "NodeProvisioningMode")):
+            if request.get(field):
+                cluster[key] = request[field]
+        self._slurm(cluster, request.get("Orchestrator"))
+        roles = Counter(str(group["ExecutionRole"]) for group in groups if group.get("ExecutionRole"))
+        if roles:
+            cluster["execution_role"] = roles.most_common(1)[0][0]
+        if request.get("VpcConfig"):
+            cluster["vpc"] = _vpc(request["VpcConfig"])
+        storage = ImportedStorage([str(group.get("InstanceGroupName")) for group in groups])
+        cluster["instance_groups"] = [self._group(group, cluster, storage) for group in groups]
+        if isinstance(request.get("Tags"), list):
+            tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
+            cluster["tags"] = {str(tag.get("Key")): str(tag.get("Value")) for tag in tags}
+        self._api(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
+        kit = values.setdefault("hyperpod_kit", {})
+        kit["cluster"] = cluster
+        kit["mounts"] = storage.mounts(values)
+        self.notes += storage.notes
+        source = lifecycle_source(request)
+        if source is not None:
+            kit["bundle"] = {"bucket": source.partition("://")[2].partition("/")[0]}
+            self.notes.append(f"the lifecycle scripts at {source}: the bundle takes their place")
+
+    def _roles(self, values: dict[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
+        """controller_group, login_group and worker_groups, from SlurmConfig where the API has it."""
+        partitions = {}
+        for entry in values.get("worker_groups") or ():
+            if isinstance(entry, Mapping) and isinstance(entry.get("instance_group_name"), str):
+                partitions[entry["instance_group_name"]] = entry.get("partition_name")
+        for group in groups:
+            slurm = group.get("SlurmConfig")
+            if isinstance(slurm, Mapping):
+                role, name = _ROLES.get(str(slurm.get("NodeType")), Role.COMPUTE.value), group.get("InstanceGroupName")
+                if role in (Role.CONTROLLER, Role.LOGIN):
+                    values[f"{role}_group"] = name
+                elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
+                    partitions[name], *other_partitions = slurm["PartitionNames"]
+                    self.notes += [
+                        f"partition `{other}` of group `{name}`: it has one here" for other in other_partitions
+                    ]
+        names = [group.get("InstanceGroupName") for group in groups]
+        login = values.get("login_group")
+        if login is not None and login not in names:
+            # AWS's own template names one that its example's cluster has not, and AWS's scripts pass over it.
+            self.notes.append(f"login_group `{login}`: the cluster has no instance group of that name")
+            del values["login_group"]
+        self.notes += heads_by_name(values, names)
+        heads = (values.get("controller_group"), values.get("login_group"))
+        workers = [name for name in names if name not in heads]
+        for name in workers:
+            if partitions.get(name) is None:
+                self.notes.append(f"no partition of group `{name}` is known: it gets one of its own name")
+        values.setdefault("version", "1.0.0")
+        values.setdefault("workload_manager", "slurm")
+        for name, partition in partitions.items():
+            if name not in names:
+                self.notes.append(f"worker group `{name}`: the cluster has no instance group of that name")
+            elif name in heads:
+                self._head_among_workers(name, partition)
+        values["worker_groups"] = [
+            {"instance_group_name": name, "partition_name": partitions.get(name) or name} for name in workers
+        ]
+
+    def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
+        modes = Counter(self._group_mode(group) for group in groups)
+        if len(modes) > 1:
+            chosen = LifecycleMode.ON_CREATE.value
+            if LifecycleMode.ON_INIT_COMPLETE in modes:
+                chosen = LifecycleMode.ON_INIT_COMPLETE.value
+            self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
+            return chosen
+        return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
+
+    def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Correct the spelling of fields: listings of AWS's own blog have `lifecycleConfig`, which its API refuses."""
+        spelling = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
+        corrected = dict(group)
+        for key in group:
+            right = spelling.get(str(key).lower(), key)
+            if right != key and right not in group:
+                corrected[right] = corrected.pop(key)
+                self.notes.append(f"`{key}` of group `{group['InstanceGroupName']}` as it is spelled: AWS says {right}")
+        return corrected
+
+    def _group_mode(self, group: Mapping[str, Any]) -> str:
+        lifecycle = group.get("LifeCycleConfig")
+        name = group.get("InstanceGroupName")
+        if not isinstance(lifecycle, Mapping):
+            return LifecycleMode.AMI_ONLY.value
+        hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle.get(hook)]
+        if len(hooks) != 1 or not lifecycle.get("SourceS3Uri"):
+            wrong = "is incomplete"
+            if len(hooks) == 2:
+                wrong = "has both OnCreate and OnInitComplete"
+            self.notes.append(f"LifeCycleConfig of group `{name}` {wrong}, which AWS refuses")
+        if hooks == ["OnCreate"]:
+            return LifecycleMode.ON_CREATE.value
+        return LifecycleMode.ON_INIT_COMPLETE.value
+
+    def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
+        slurm = None
+        if isinstance(orchestrator, Mapping):
+            slurm = orchestrator.get("Slurm")
+        if not isinstance(slurm, Mapping):
+            return
+        strategy = slurm.get("SlurmConfigStrategy")
+        if (
+            strategy
+            and "node_provisioning_mode" not in cluster
+            and cluster["lifecycle_mode"] != LifecycleMode.ON_CREATE
+        ):
+            cluster["slurm_config_strategy"] = strategy
+        elif strategy:
+            self.notes.append(f"SlurmConfigStrategy {strategy}: not in on_create mode nor beside NodeProvisioningMode")
+        database = slurm.get("AccountingDatabase")
+        if isinstance(database, Mapping):
+            keys = {"endpoint": "Endpoint", "secret_arn": "SecretArn", "port": "Port", "name": "Name"}
+            cluster["accounting_database"] = {key: database[field] for key, field in keys.items() if field in database}
+        for field in slurm:
+            if field not in ("SlurmConfigStrategy", "AccountingDatabase"):
+                self.notes.append(f"Orchestrator.Slurm.{field}: there is no key for it")
+
+    def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage) -> dict[str, Any]:
+        name = str(group.get("InstanceGroupName"))
+        if group.get("InstanceType"):
+            types = [group["InstanceType"]]
+        else:
+            types = _several_types(group)
+        if len(types) > 1:
+            self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
+        entry: dict[str, Any] = {"name": name}
+        if types:
+            entry["instance_type"] = self._type(name, types[0])
+        entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
+        for key, field in _PLAIN_GROUP_FIELDS.items():
+            if group.get(field) is not None:
+                entry[key] = group[field]
+        if group.get("ExecutionRole") not in (None, cluster.get("execution_role")):
+            entry["execution_role"] = group["ExecutionRole"]
+        if group.get("OverrideVpcConfig"):
+            entry["vpc"] = _vpc(group["OverrideVpcConfig"])
+        entry |= storage.of_group(name, group.get("InstanceStorageConfigs"))
+        self._api(entry, group, COVERED_GROUP_FIELDS, f"group `{name}`: ", described="CurrentCount" in group)
+        return entry
+
+    def _type(self, name: str, given: Any) -> Any:
+        """Name the type as SageMaker does: AWS's announcement of HyperPod has EC2's name for one."""
+        if not isinstance(given, str):
+            return given
+        right = INSTANCE_TYPE_PREFIX + given
+        if re.fullmatch(INSTANCE_TYPE, given) or not re.fullmatch(INSTANCE_TYPE, right):
+            return given
+        self.notes.append(f"`InstanceType` {given} of group `{name}` as it is spelled: AWS says {right}")
+        return right
+
+    def _api(
+        self,
+        entry: dict[str, Any],
+        given: Mapping[str, Any],
+        covered: Mapping[str, str],
+        where: str,
+        *,
+        described: bool,
+    ) -> None:
+        """Fields without a key of their own go into `api` if CreateCluster takes them.
+
+        described: from DescribeCluster, which tells much that is no wish of anybody's (counts, states, dates).
+        """
+        passthrough = {}
+        for field, value in given.items():
+            if field in covered or value in (None, [], {}):
+                continue
+            if _accepted(field, value, of_group=bool(where)):
+                passthrough[field] = value
+            elif not described or _is_model_field(field, of_group=bool(where)):
+                self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
+        if passthrough:
+            entry["api"] = passthrough
+
+
+def _several_types(group: Mapping[str, Any]) -> list[str]:
+    requirements = group.get("InstanceRequirements")
+    if isinstance(requirements, Mapping):
+        requirement_fields = requirements
+    else:
+        requirement_fields = {}
+    # CreateCluster's name for it, and DescribeCluster's.
+    types = requirement_fields.get("InstanceTypes") or requirement_fields.get("DesiredInstanceTypes")
+    if isinstance(types, list):
+        return [str(name) for name in types]
+    return []
+
+
+def _is_model_field(field: str, *, of_group: bool) -> bool:
+    path = field
+    if of_group:
+        path = f"InstanceGroups[].{field}"
+    return bool(request_shape.limits("sagemaker", "CreateCluster", path))
+
+
+def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
+    path, request = field, {field: value}
+    if of_group:
+        path, request = f"InstanceGroups[0].{field}", {"InstanceGroups": [{field: value}]}
+    problems = request_shape.problems("sagemaker", "CreateCluster", request)
+    return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in problems)
+
+
+def _vpc(config: Any) -> Any:
+    if not isinstance(config, Mapping):
+        return config
+    return {"security_group_ids": config.get("SecurityGroupIds"), "subnet_ids": config.get("Subnets")}

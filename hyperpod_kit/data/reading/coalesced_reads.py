@@ -1,0 +1,144 @@
+"""Small ranges out of pieces of files that are in memory: a call to the kernel for each costs more than its bytes do.
+
+A piece is what is read together: a block of the order. It is read when several ranges of it were asked for, and not for
+the first call's: a start reads no more than its own samples. What is asked for without neighbours is read by itself. Of
+what is known to come, pieces are read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.block_cuts import OF_FILE
+from hyperpod_kit.data.deduplication import unique_with_counts
+from hyperpod_kit.data.default_order import SHORT
+from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
+
+SMALL = SHORT
+"""Bytes of a range up to which a call costs more than the bytes."""
+
+_TOUCHES = 3
+"""Ranges of a piece after which it is read."""
+
+_WORTH = 11_000
+"""Bytes of pieces for each range that comes from them, beyond which ranges are read faster one by one."""
+
+_ALONE = 100_000
+"""Ranges that are read one by one before pieces are tried again."""
+
+_NOTED = 8192
+MEMORY = 128 << 20
+"""Bytes of pieces at most: the 384 blocks of about 256 KiB that the default order reads side by side, and some of those
+that follow them."""
+_OF_A_MIX = 512 << 20
+"""As many of all sets of a mix together."""
+
+
+class CoalescedReads:
+    """The pieces that this process has of its files, `memory` bytes at most."""
+
+    def __init__(self, files: SourceFiles, memory: int) -> None:
+        self._files = files
+        self._cuts = files.cuts
+        self._most = 0
+        if self._cuts is not None:
+            self._most = min(memory, MEMORY, _OF_A_MIX // files.among)
+        self._pieces: dict[int, bytes] = {}
+        self._held_bytes = 0
+        self.carriage_returns = False
+        """Whether any piece so far has one."""
+        self._touched: dict[int, tuple[int, int]] = {}
+        """(how often, in which call first) of pieces that are not there."""
+        self._calls = 0
+        self._read, self._given = 0, 0
+        """Bytes of pieces, and ranges, since it was last looked whether the pieces are worth it."""
+        self._alone = 0
+        self._expected: set[int] = set()
+        """Pieces of which several ranges come soon."""
+
+    def find(
+        self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
+    ) -> Sequence[bytes]:
+        """For each range its bytes, or none where it is to be read by itself. `file` gives the one of a number.
+
+        Raises what SourceFiles.read raises."""
+        if self._alone > 0 or not self._most or self._cuts is None:
+            self._alone -= len(starts)
+            return [b""] * len(starts)
+        self._calls += 1
+        keys = self._cuts.piece_keys(samples, numbers).tolist()
+        if not self._pieces and not self._expected:
+            # A start looks up nothing in the index but its own samples.
+            for key in keys:
+                self._count_request(key)
+            return [b""] * len(starts)
+        inside = starts - self._cuts.piece_begins(samples, numbers)
+        places = zip(map(self._pieces.get, keys), inside.tolist(), (inside + lengths).tolist())
+        ranges = [piece[begin:end] if piece else b"" for piece, begin, end in places]
+        self._given += len(ranges)
+        if all(ranges):
+            return ranges
+        small = (lengths <= SMALL).tolist()
+        for n, data in enumerate(ranges):
+            if not data and small[n]:
+                piece = self._pieces.get(keys[n]) or self._read_piece(keys[n], file(int(numbers[n])), int(samples[n]))
+                begin = int(inside[n])
+                ranges[n] = piece[begin : begin + int(lengths[n])] if piece else b""
+        return ranges
+
+    def _count_request(self, key: int) -> bool:
+        """Whether this piece was asked for often enough."""
+        times, first = self._touched.get(key, (0, self._calls))
+        if times + 1 >= _TOUCHES and first != self._calls:
+            return True
+        if len(self._touched) >= _NOTED:
+            del self._touched[next(iter(self._touched))]
+        self._touched[key] = times + 1, first
+        return False
+
+    def _read_piece(self, key: int, file: FileFacts, sample: int) -> bytes | None:
+        """A piece that was asked for often enough, whole."""
+        assert self._cuts is not None
+        if file.path.startswith("s3://") or not (key in self._expected or self._count_request(key)):
+            return None
+        self._expected.discard(key)
+        self._touched.pop(key, None)
+        bounds = self._cuts.piece_range(sample, key >> OF_FILE)
+        if bounds is None or bounds[1] - bounds[0] > self._most:
+            return None
+        begin, size = bounds[0], bounds[1] - bounds[0]
+        piece = self._files.read(file, begin, size)
+        if len(piece) < size:
+            return None
+        if self._held_bytes + size > self._most:
+            self._evict(size)
+        self._read += size
+        self._held_bytes += size
+        self.carriage_returns = self.carriage_returns or b"\r" in piece
+        self._pieces[key] = piece
+        return piece
+
+    def expect(self, samples: Numbers, numbers: Numbers, lengths: Numbers) -> None:
+        """These samples come soon. Only what was expected last is kept in mind."""
+        if self._cuts is None:
+            return
+        keys = self._cuts.piece_keys(samples, numbers)
+        if int(lengths.max()) > SMALL:
+            keys = keys[lengths <= SMALL]
+        keys, _, counts = unique_with_counts(keys)
+        self._expected = set(keys[counts >= _TOUCHES].tolist())
+
+    def _evict(self, size: int) -> None:
+        """Of those that were read first, until there is room again."""
+        room = max(size, self._most // 8)
+        for key in list(self._pieces):
+            if self._held_bytes + room <= self._most:
+                break
+            self._held_bytes -= len(self._pieces.pop(key))
+        if self._read >= self._most:
+            if self._given * _WORTH < self._read:
+                self._alone = _ALONE
+                self._pieces.clear()
+                self._held_bytes = 0
+            self._read, self._given = 0, 0

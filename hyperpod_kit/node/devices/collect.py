@@ -1,0 +1,185 @@
+"""One look at the GPUs and EFA devices of this node: which programs are asked, and what they came to.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Callable, Mapping, Optional, Tuple, TypeVar
+
+from hyperpod_kit.model.accelerators import efa_count, gpu_count
+from hyperpod_kit.model.optional_steps import DeviceChecks
+from hyperpod_kit.node import resource_config
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.devices import parsers
+from hyperpod_kit.node.devices.findings import (
+    ANSWERED,
+    NO_ANSWER,
+    NO_DRIVER,
+    NOT_ASKED,
+    NOT_INSTALLED,
+    UNREADABLE,
+    DeviceObservation,
+    ProgramOutcome,
+)
+from hyperpod_kit.node.devices.run_tool import ToolOutput, find_program, read_kernel_log, run_tool
+from hyperpod_kit.node.files import read_json, read_text
+from hyperpod_kit.untrusted.text import clean
+
+SMI = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi")
+FI_INFO = ("/opt/amazon/efa/bin/fi_info", "/usr/bin/fi_info")
+DCGMI = ("/usr/bin/dcgmi", "/usr/local/bin/dcgmi")
+
+EACH = 20.0
+"""Seconds for one program of the timer's look. nvidia-smi takes some where no persistence daemon holds the driver."""
+
+NO_GPU_FOUND = 6
+"""nvidia-smi's exit code for a driver without a GPU."""
+
+_NO_DRIVER = ("Failed to initialize NVML", "couldn't communicate with the NVIDIA driver", "NVIDIA-SMI has failed")
+
+T = TypeVar("T")
+NO_GPUS: Tuple[parsers.Gpu, ...] = ()
+NO_NAMES: Tuple[str, ...] = ()
+NO_REMAPS: Mapping[str, Tuple[bool, bool]] = {}
+NO_LINKS: Mapping[int, Tuple[int, int]] = {}
+
+
+class ToolRunner:
+    """Asks programs of this node, none for longer than `each` seconds and all together not beyond `end` (monotonic)."""
+
+    def __init__(self, node: Node, each: float, end: Optional[float]) -> None:
+        self.node, self.each, self.end = node, each, end
+
+    def run(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
+        """None when no time is left for it."""
+        if self.end is None:
+            remaining = self.each
+        else:
+            remaining = min(self.each, self.end - self.node.clock.monotonic())
+        if remaining < 0.5:
+            return None
+        program = find_program([self.node.paths.real(path) for path in paths])
+        if not program:
+            return ToolOutput(installed=False)
+        return run_tool([program, *arguments], remaining, self.node.paths.stuck_program(os.path.basename(program)))
+
+
+def observe_devices(
+    node: Node, checks: DeviceChecks, *, each: float = EACH, end: Optional[float] = None, dcgm: bool = False
+) -> DeviceObservation:
+    """Ask whatever this machine should have; no program at all on one without GPUs and EFA devices."""
+    node_type = instance_type(node)
+    observation = DeviceObservation(
+        instance_type=node_type,
+        gpus_expected=gpu_count(node_type),
+        gpus_on_bus=gpus_on_bus(node),
+        efas_expected=efa_count(node_type) if checks.efa else None,
+    )
+    tools = ToolRunner(node, each, end)
+    if observation.required_gpu_count:
+        observation = _with_kernel_log(_with_gpus(observation, tools), read_kernel_log(node.paths.kernel_log))
+    if observation.efas_expected:
+        outcome, efas = _interpret(tools.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"), parsers.parse_efas, NO_NAMES)
+        observation = replace(observation, fi_info=outcome, efas=efas)
+    if dcgm and observation.required_gpu_count:
+        outcome, failed = _interpret(tools.run(DCGMI, "diag", "-r", "1", "-j"), parsers.parse_dcgm, NO_NAMES)
+        observation = replace(observation, dcgm=outcome, dcgm_failed=failed)
+    return observation
+
+
+def _with_kernel_log(observation: DeviceObservation, records: Optional[str]) -> DeviceObservation:
+    if records is None:
+        return replace(
+            observation,
+            unread=(*observation.unread, "the kernel's log cannot be read: whether it has Xids is not known"),
+        )
+    return replace(observation, xids=parsers.parse_xids(records))
+
+
+def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObservation:
+    output = tools.run(SMI, f"--query-gpu={parsers.GPU_QUERY}", "--format=csv,noheader,nounits")
+    outcome, gpus = _interpret(output, parsers.parse_gpus, NO_GPUS)
+    text = ""
+    if output:
+        text = output.text
+    if outcome.outcome in (ANSWERED, UNREADABLE) and any(phrase in text for phrase in _NO_DRIVER):
+        outcome = ProgramOutcome(NO_DRIVER, clean(text, 160))
+    elif outcome.outcome == ANSWERED and output and _is_cut_off(output, gpus):
+        outcome = ProgramOutcome(UNREADABLE, f"it ended with code {output.code}: {clean(text, 120)}")
+    if outcome.outcome != ANSWERED:
+        gpus = NO_GPUS
+    observation = replace(observation, smi=outcome, gpus=gpus)
+    if outcome.outcome != ANSWERED or not gpus:
+        return observation
+    remap_output = tools.run(SMI, f"--query-remapped-rows={parsers.REMAP_QUERY}", "--format=csv,noheader")
+    remap_outcome, remaps = _interpret(remap_output, parsers.parse_remaps, NO_REMAPS, may_be_silent=True)
+    link_outcome, links = _interpret(
+        tools.run(SMI, "nvlink", "--status"), parsers.parse_links, NO_LINKS, may_be_silent=True
+    )
+    unread = [
+        f"what nvidia-smi says of {what} cannot be read: {tool_outcome.detail}"
+        for what, tool_outcome in (("remapped rows", remap_outcome), ("NVLink", link_outcome))
+        if tool_outcome.outcome == UNREADABLE
+    ]
+    if NO_ANSWER in (remap_outcome.outcome, link_outcome.outcome):
+        observation = replace(observation, smi=ProgramOutcome(NO_ANSWER, "nvidia-smi does not answer any more"))
+    return replace(observation, remaps=remaps, links=links, unread=tuple(unread))
+
+
+def _is_cut_off(output: ToolOutput, gpus: Tuple[parsers.Gpu, ...]) -> bool:
+    """Whether nvidia-smi failed without saying which GPU it cannot ask: that is no list of all of them."""
+    return output.code not in (0, NO_GPU_FOUND) and not any(gpu.trouble for gpu in gpus)
+
+
+def _interpret(
+    output: Optional[ToolOutput], read: Callable[[str], T], nothing: T, *, may_be_silent: bool = False
+) -> Tuple[ProgramOutcome, T]:
+    """What a program came to, and what its words mean where they mean something."""
+    if output is None:
+        return ProgramOutcome(NOT_ASKED), nothing
+    if not output.installed:
+        return ProgramOutcome(NOT_INSTALLED), nothing
+    if not output.in_time:
+        return ProgramOutcome(NO_ANSWER), nothing
+    if not output.complete:
+        return ProgramOutcome(UNREADABLE, "it says more than any answer has"), nothing
+    if not output.text.strip():
+        if may_be_silent:
+            silent = ProgramOutcome(ANSWERED)
+        else:
+            silent = ProgramOutcome(UNREADABLE, f"nothing, and ends with code {output.code}")
+        return silent, nothing
+    try:
+        return ProgramOutcome(ANSWERED), read(output.text)
+    except ValueError as err:
+        return ProgramOutcome(UNREADABLE, clean(err, 160)), nothing
+
+
+def instance_type(node: Node) -> str:
+    """Of this node's group, by HyperPod's own file; "" when it does not say."""
+    raw = read_json(node.paths.resource_config)
+    if isinstance(raw, dict):
+        return resource_config.instance_type(raw, node.facts.group)
+    return ""
+
+
+def gpus_on_bus(node: Node) -> Optional[int]:
+    """NVIDIA's GPUs that the PCI bus lists: display controllers of its vendor; None where it cannot be read. Asks no
+    driver."""
+    directory = node.paths.pci_devices
+    count = 0
+    try:
+        devices = os.listdir(directory)
+    except OSError:
+        return None
+    for device in devices:
+        try:
+            vendor = (read_text(f"{directory}/{device}/vendor") or "").strip()
+            kind = (read_text(f"{directory}/{device}/class") or "").strip()
+        except OSError:
+            continue
+        count += vendor == "0x10de" and kind[:6] in ("0x0300", "0x0302")
+    return count

@@ -1,0 +1,97 @@
+"""Make Slurm's word about this node agree with its devices (desired_state.py says how), as often as it takes.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Sequence
+
+from hyperpod_kit import audit
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.devices.desired_state import ACTION_REBOOT, CLEAR, SlurmNote, decide_update, desired_reason
+from hyperpod_kit.node.devices.findings import DeviceFinding
+from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.slurm import drain, gate_refusal
+from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
+from hyperpod_kit.untrusted import by_descriptor
+
+ASKED_BY = "node devices"
+
+
+def update_slurm(node: Node, findings: Sequence[DeviceFinding], action: str) -> str:
+    """Tell Slurm what is due; what was done, in words, "" for nothing. Raises NodeError when it does not answer."""
+    now, boot = node.clock.wall(), _boot(node)
+    note = SlurmNote.of(read_json(node.paths.devices_note))
+    desired = desired_reason(findings, action, note, boot, now)
+    if desired is None or not _is_due(node, desired, note, now):
+        return ""
+    return _send_order(node, desired, replace(note, wish=desired, at=now), boot)
+
+
+def withdraw(node: Node) -> str:
+    """Take back what this module gave; for a node whose configuration asks for it no more. Raises NodeError."""
+    note = SlurmNote.of(read_json(node.paths.devices_note))
+    if note.reason == CLEAR:
+        return ""
+    return _send_order(node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot(node))
+
+
+def _send_order(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
+    try:
+        slurm_node = drain.query_node(node)
+        decision = decide_update(
+            desired,
+            note.reason,
+            slurm_node.reason,
+            holds=HOLDS_BY_REASON.search(slurm_node.state) is not None,
+            draining=slurm_node.draining,
+            by_our_gate=drain.is_for_refusal(node, slurm_node, node.paths.devices_gate_mark),
+        )
+        if decision.update:
+            drain.update_node(node, *decision.update)
+    except RunError as err:
+        _save_note(node, replace(note, settled=False))
+        raise NodeError(
+            f"Slurm was not told of this node's devices: {err.message}",
+            hint=f"on the controller: scontrol show node {node.facts.node}",
+        ) from err
+    if decision.update:
+        action = "drained"
+        if desired == CLEAR:
+            action = "undrained"
+        audit.record(action, f"node {node.facts.node}", decision.summary, asked_by=ASKED_BY)
+    if desired == ACTION_REBOOT and decision.update:
+        note = replace(note, rebooted_at=note.at, boot=boot)
+    _save_note(node, replace(note, reason=decision.reason, settled=decision.agreed))
+    if decision.agreed:
+        with contextlib.suppress(FileNotFoundError):
+            by_descriptor.unlink(node.paths.devices_gate_mark)
+    return decision.summary
+
+
+def _is_due(node: Node, desired: str, note: SlurmNote, now: float) -> bool:
+    if desired != note.wish or has_refused(node):
+        return True
+    return not note.settled and not 0 <= now - note.at < drain.AGAIN_AFTER
+
+
+def has_refused(node: Node) -> bool:
+    """Whether the gate has refused a job for a device and nobody has looked since."""
+    return gate_refusal.read_refusal(node.paths.devices_gate_mark) is not None
+
+
+def note_refusal(node: Node) -> None:
+    """Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us."""
+    gate_refusal.record_refusal(node, node.paths.devices_gate_mark)
+
+
+def _boot(node: Node) -> str:
+    return (read_text(node.paths.boot_id) or "").strip()
+
+
+def _save_note(node: Node, note: SlurmNote) -> None:
+    write_json(node.paths.devices_note, note.to_dict())

@@ -1,0 +1,91 @@
+"""The units of this node: installed and enabled, and the timers among them started.
+
+They make the mounts at a reboot, when no lifecycle script runs.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List
+
+from hyperpod_kit.model.units import (
+    DEVICES_TIMER,
+    GUARD_TIMER,
+    HEALTH_TIMER,
+    MEMORY_TIMER,
+    ONLY,
+    SECRETS_UNIT,
+    SWEEP_TIMER,
+    UPKEEP_TIMER,
+    carrier_unit,
+    expected_units,
+)
+from hyperpod_kit.node import remove_stale, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.secrets import secret_files as secrets
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+
+
+def timers(node: Node) -> List[str]:
+    """What runs again and again."""
+    of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
+    upkeep = []
+    if node.config.steps.upkeep_steps_on(node.facts.role):
+        upkeep = [UPKEEP_TIMER]
+    checks_devices = node.config.steps.device_checks is not None and ONLY[DEVICES_TIMER] == node.facts.role
+    guard = []
+    if node.config.lifecycle_mode in SCRIPTED:
+        guard = [GUARD_TIMER]
+    timer_units = [HEALTH_TIMER, *guard, *of_the_role, *upkeep]
+    if checks_devices:
+        timer_units.append(DEVICES_TIMER)
+    return timer_units
+
+
+def at_boot(node: Node) -> List[str]:
+    """The units that start by themselves."""
+    units = [*(carrier_unit(mount) for mount in node.mounts), *timers(node)]
+    if secrets.secrets_of(node):
+        units.append(SECRETS_UNIT)
+    return units
+
+
+def _units(node: Node) -> List[str]:
+    return expected_units(node.mounts, node.facts.role, node.config.steps)
+
+
+def _install(node: Node) -> StepOutcome:
+    remove_stale.record_mounts(node)
+    bring_up.record_running_units(node, node.mounts)
+    return StepOutcome(systemd.install(node, _units(node), at_boot(node)))
+
+
+def _install_pending(node: Node) -> str:
+    units = _units(node)
+    installing = systemd.outdated(node, units)
+    # A unit that is not there yet cannot be asked about.
+    enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
+    parts = []
+    if installing:
+        parts.append(f"install {', '.join(installing)}")
+    if enabling:
+        parts.append(f"enable {', '.join(enabling)}")
+    if not installing and systemd.must_reload(node, units):
+        parts.append("daemon-reload")
+    return "; ".join(part for part in parts if part)
+
+
+def _start_timers(node: Node) -> StepOutcome:
+    return StepOutcome(any([systemd.start(node, unit, timeout=30) for unit in timers(node)]))
+
+
+def _start_pending(node: Node) -> str:
+    resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
+    if resting:
+        return f"start {', '.join(resting)}"
+    return ""
+
+
+STEP = Step("units", _install, _install_pending)
+TIMERS_STEP = Step("health", _start_timers, _start_pending)

@@ -1,0 +1,150 @@
+"""Whose captures lie in shared memory, and whether Slurm still runs their job here: facts, and one pure verdict.
+
+Slurm runs no Epilog on a node that it has lost (a partition, a slurmd that hung): what the job's trainers captured
+there stays when the node is back. What can be seen here is seen here: a trainer or a slurmstepd that lives. Between two
+attempts a job has neither on most of its nodes, so slurmctld has the last word, and only when there is a candidate. Of
+captures of no job (a trainer that somebody started by hand) nobody can say whether somebody comes for them: they stay
+for MAX_AGE. Copies of other nodes' captures are looked at as well; their trainers live elsewhere.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
+
+from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.slurm.job_states import HAS_NODES
+from hyperpod_kit.system import process
+from hyperpod_kit.untrusted.dirfd import reopen
+
+if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent import control_page
+    from hyperpod_kit.checkpoint.agent.capture_age import Clock
+
+NO_JOB = ""
+
+COPIES = "partners"
+"""As checkpoint/agent/partner_memory.py has it, which is dear to what runs each minute."""
+
+MOST_SLOTS, MOST_JOBS = 1024, 16
+"""Of one user, at one look: what is behind them comes when they are done."""
+
+
+@dataclass(frozen=True)
+class OrphanedSnapshots:
+    """Captures of one user's job, or those of NO_JOB that are older than MAX_AGE, or of unknown age. alive: a trainer
+    that made one of them still runs."""
+
+    uid: int
+    job: str
+    alive: bool
+
+
+_STEPD = re.compile(r"slurmstepd( \(deleted\))?")
+"""The program's file, also where a newer one has taken its place."""
+
+
+def find_orphans(folder: str, clock: Optional[Clock] = None) -> List[OrphanedSnapshots]:
+    """Whose captures lie here. `clock`: as capture_age's. Reads only, and only what is a regular file of its owner.
+    Raises OSError."""
+    lives: Dict[Tuple[int, str], bool] = {}
+    jobs: Dict[int, Set[str]] = {}
+    for uid, page, is_copy in _pages(folder):
+        job = str(page.origin.job.get("slurm_job_id", ""))
+        # A word of a user's that becomes an argument of a command.
+        if not re.fullmatch(r"[0-9]{0,10}", job):
+            continue
+        alive = not is_copy and process.is_alive(page.origin.trainer)
+        if job == NO_JOB and (alive or _may_be_claimed(page, clock)):
+            continue
+        if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
+            jobs[uid].add(job)
+            lives[uid, job] = lives.get((uid, job), False) or alive
+    return [OrphanedSnapshots(uid, job, alive) for (uid, job), alive in sorted(lives.items())]
+
+
+def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
+    """Whether somebody may come yet for a capture of no job. One of unknown age is dated by the flush that sees it."""
+    from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
+
+    age = capture_age.age(page, (clock or capture_age.now)())
+    return age is not None and age <= capture_age.MAX_AGE
+
+
+def _pages(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
+    """(uid, page, whether it is a copy of another node's capture) of every slot here. Raises OSError."""
+    for below in ("", COPIES):
+        for uid, name, named in shm_paths.list_files(folder, ".ctl", MOST_SLOTS, below=below):
+            page = _page(name, named)
+            if page is not None:
+                yield uid, page, bool(below)
+
+
+def _page(name: str, named: int) -> Optional[control_page.Page]:
+    """The control page of a slot, None for what is none."""
+    from hyperpod_kit.checkpoint.agent import (  # seldom needed, and dear to what runs each minute
+        control_page,
+        shm_slots,
+    )
+
+    if shm_slots.NAME.fullmatch(name) is None:
+        return None
+    try:
+        handle = reopen(named, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        text = os.pread(handle, control_page.PAGE, 0)
+        page = None
+        if len(text) == control_page.PAGE:
+            page = control_page.read(memoryview(text))
+        if page is None:
+            return None
+        return page[1]
+    except (OSError, TypeError, ValueError, AttributeError):
+        return None
+    finally:
+        os.close(handle)
+
+
+def jobs_with_stepd(proc: str) -> Set[str]:
+    """Jobs of which a slurmstepd lives here: root's, and its program is slurmstepd by the kernel's word, so that it may
+    say of itself which step it is: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
+    jobs = set()
+    for pid in filter(str.isdigit, os.listdir(proc)):
+        if not process.is_owned_by_root(int(pid), proc):
+            continue
+        with contextlib.suppress(OSError):
+            # A set-user-ID program that has made itself root's altogether has its caller's words still.
+            program = os.readlink(f"{proc}/{pid}/exe")
+            if not _STEPD.fullmatch(os.path.basename(program)):
+                continue
+            with open(f"{proc}/{pid}/cmdline", "rb") as stream:
+                match = re.match(rb"slurmstepd: \[([0-9]+)", stream.read(64))
+            if match:
+                jobs.add(match.group(1).decode())
+    return jobs
+
+
+def has_ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
+    """Whether a job has nothing to do with this node any more, by what slurmctld says of it; no record: forgotten.
+
+    More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.
+    """
+    return not any(record.get("JobState", "") in HAS_NODES and node in _nodes(record) for record in records)
+
+
+def _nodes(record: Mapping[str, str]) -> List[str]:
+    hosts = record.get("NodeList", "")
+    try:
+        if hosts in ("", "(null)"):
+            return []
+        return expand(hosts)
+    except ValueError:
+        return []

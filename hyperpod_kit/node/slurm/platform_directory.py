@@ -1,0 +1,67 @@
+"""Where slurmctld would have its state if our lines were not in slurm.conf: a link to where it has it.
+
+HyperPod's agent, or a person, may write slurm.conf without our block, and a slurmctld that reads it anew (since Slurm
+23.11 `scontrol reconfigure` starts it anew) would begin with nothing, or with what lay there, and end every job that it
+does not know. With the link it goes on with the same state.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.slurm import state
+from hyperpod_kit.node.slurm.hooks import settings, without_block
+from hyperpod_kit.untrusted import by_descriptor
+
+
+def pending(node: Node, conf: str) -> str:
+    """The directory that is to become a link, "" for none: nobody names a directory of its own on this machine's disk,
+    several controllers share it, or it is one already. `conf`: the text of slurm.conf."""
+    configured = settings(without_block(conf)).get("statesavelocation", "")
+    where = state.shared_state_location(node)
+    if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
+        return ""
+    if any(configured.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
+        return ""
+    path = node.paths.real(configured)
+    try:
+        leads = os.readlink(path)
+    except FileNotFoundError:
+        if os.path.isdir(os.path.dirname(path)):
+            return configured
+        return ""
+    except OSError:
+        if os.path.isdir(path) and not os.path.ismount(path):
+            return configured
+        return ""
+    if leads != where.state:
+        return configured
+    return ""
+
+
+def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> str:
+    """Make `directory` a link to the shared state; what was there is put aside. slurmctld must not work on it.
+
+    Words for a person, also where it cannot be done: then the place stays as it is.
+    """
+    path = node.paths.real(directory)
+    link = f"{path}.hyperpod-kit"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            by_descriptor.unlink(link)
+        by_descriptor.symlink(where.state, link)
+        kept = ""
+        if os.path.lexists(path):
+            kept = state.set_aside_path(path, node.clock.wall())
+            by_descriptor.rename(path, kept)
+        by_descriptor.rename(link, path)
+        state.remove_oldest_copies(path, kept)
+    except OSError as err:
+        return f"{directory} does not lead to {where.state}: {err.strerror}"
+    if not kept:
+        return f"{directory} leads to {where.state} now"
+    return f"{directory} leads to {where.state} now; what was there is kept in {kept}"

@@ -1,0 +1,57 @@
+"""Buckets: that of the bundle, and those of the mounts that are AWS's."""
+
+from __future__ import annotations
+
+from hyperpod_kit.aws.buckets import BucketHead, Buckets
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import Queried
+from hyperpod_kit.preflight.mounts.inquiry import BucketOf
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+
+
+def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
+    """Every bucket that a mount shows."""
+    shown_buckets = []
+    for mount, at in settings.sourced_mounts:
+        of_mount = INQUIRIES[mount.kind].bucket
+        shown = None
+        if of_mount is not None:
+            shown = of_mount(mount, at)
+        if shown is not None:
+            shown_buckets.append((shown, mount))
+    return shown_buckets
+
+
+def bucket_paths(settings: Settings) -> dict[str, str]:
+    """Bucket -> the path that names it first."""
+    if settings.entry_script:
+        paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"}
+    else:
+        paths = {}
+    for shown, _ in mounted_buckets(settings):
+        paths.setdefault(shown.bucket, shown.path)
+    return paths
+
+
+def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
+    """(bucket, prefix) of every mount that only reads -> the path of it: nothing there is nothing to read."""
+    return {(shown.bucket, shown.prefix): shown.path for shown, mount in mounted_buckets(settings) if mount.read_only}
+
+
+def fetch_head(client: QueryClient, settings: Settings, bucket: str, path: str) -> Queried[BucketHead]:
+    """Whether a bucket is there, and where."""
+    calls = client.service(Buckets, settings.cluster.region)
+    return client.query("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket))
+
+
+def is_empty(client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str) -> Queried[bool]:
+    """Whether there is nothing below a prefix."""
+    calls = client.service(Buckets, settings.cluster.region)
+    return client.query(
+        "s3:ListBucket",
+        path,
+        f"whether there is anything in s3://{bucket}/{prefix}",
+        lambda: calls.is_empty(bucket, prefix),
+    )

@@ -1,0 +1,62 @@
+"""Questions that may fail one by one: an answer, or a note of what could not be asked and why."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Optional, TypeVar
+
+from hyperpod_kit.aws.back_off import with_retries
+from hyperpod_kit.aws.errors import DENIED
+from hyperpod_kit.errors import AwsError, Unreachable
+from hyperpod_kit.preflight.facts import NotQueried, Queried
+
+T = TypeVar("T")
+PATIENCE = 20.0
+"""Seconds in which a call that AWS turns away is repeated: there are many, and a person waits for all of them."""
+
+
+class QueryClient:
+    """Makes calls and keeps what failed. `make`: (service class, region) -> a client, made once each.
+
+    Used by several threads; clients are made under a lock, because boto3's sessions are no thread's friends.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._connections = connections
+        self._clients: dict[tuple[Callable[..., Any], str], Any] = {}
+        self._lock = threading.Lock()
+        self.not_queried: list[NotQueried] = []
+
+    def service(self, service: Callable[..., T], region: str) -> T:
+        """The client of a service in a region. Raises Unreachable."""
+        with self._lock:
+            key = (service, region)
+            if key not in self._clients:
+                self._clients[key] = service(region, connections=self._connections)
+            made: T = self._clients[key]
+            return made
+
+    def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
+        """Return what `call` returns, or a NotQueried, which explains `action`, `path` and `what`."""
+        try:
+            return with_retries(call, patience=PATIENCE)
+        except AwsError as err:
+            failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
+        except Unreachable as err:
+            failed = NotQueried(action, path, what, _shorten_message(err.message), False)
+        with self._lock:
+            self.not_queried.append(failed)
+        return failed
+
+
+def _shorten_message(message: str, longest: int = 200) -> str:
+    """AWS's words without the tail that EC2 adds for its own decoding."""
+    text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
+    if len(text) <= longest:
+        return text
+    return text[:longest] + "…"
+
+
+def region_of(mount_region: Optional[str], cluster_region: str) -> str:
+    """Return the region of a mount's file system."""
+    return mount_region or cluster_region

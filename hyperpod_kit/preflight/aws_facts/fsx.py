@@ -1,0 +1,124 @@
+"""FSx: the file system behind a DNS name, its network interfaces, and the volumes of OpenZFS."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, NamedTuple, Optional
+
+from hyperpod_kit.aws.ec2 import Ec2
+from hyperpod_kit.aws.fsx import Fsx
+from hyperpod_kit.config.mounts.registry import FORMS
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import FsxFileSystem, NotQueried, Queried, StorageEndpoint
+from hyperpod_kit.preflight.mounts.inquiry import FsxType
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+
+
+class FsxQuery(NamedTuple):
+    """A file system that a mount names by its DNS name. `volumes`: whether a volume besides the root is mounted."""
+
+    region: str
+    id: str
+    path: str
+    volumes: bool
+
+
+def identify(dns_name: str, region: str) -> tuple[str, str]:
+    """(region, id) out of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`."""
+    labels = dns_name.lower().split(".")
+    named_region = region
+    if len(labels) > 3 and labels[1] == "fsx":
+        named_region = labels[2]
+    return (named_region, labels[0])
+
+
+def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
+    """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
+    mounts = []
+    for mount, at in settings.sourced_mounts:
+        its = INQUIRIES[mount.kind].fsx
+        if its is not None:
+            form = FORMS[mount.kind]
+            mounts.append((its, mount, form.path_of_key(at, "dns_name"), form.path_of_key(at, its.part)))
+    return mounts
+
+
+def file_system_queries(settings: Settings) -> list[FsxQuery]:
+    """Every file system once, in the order of the mounts."""
+    queries: dict[tuple[str, str], FsxQuery] = {}
+    for its, mount, path, _ in fsx_mounts(settings):
+        key = identify(mount.dns_name, settings.cluster.region)
+        query = queries.setdefault(key, FsxQuery(*key, path, False))
+        if its.volumes(mount):
+            queries[key] = query._replace(volumes=True)
+    return list(queries.values())
+
+
+def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optional[FsxFileSystem]]:
+    """Describe one file system, None when there is no such one."""
+    calls = client.service(Fsx, requested.region)
+    described = client.query(
+        "fsx:DescribeFileSystems",
+        requested.path,
+        f"whether {requested.id} is there, in which network, and what it is mounted by",
+        lambda: calls.file_system(requested.id),
+    )
+    if described is None or isinstance(described, NotQueried):
+        return described
+    volumes: Queried[Optional[tuple[str, ...]]] = None
+    if requested.volumes:
+        volumes = client.query(
+            "fsx:DescribeVolumes",
+            requested.path,
+            f"which volumes {requested.id} has",
+            lambda: tuple(calls.volume_paths(requested.id)),
+        )
+    return FsxFileSystem(
+        requested.id,
+        described["FileSystemType"],
+        described.get("Lifecycle", "AVAILABLE"),
+        described.get("DNSName", ""),
+        described.get("LustreConfiguration", {}).get("MountName", ""),
+        described.get("VpcId", ""),
+        bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
+        _endpoints(client, requested, described.get("NetworkInterfaceIds", [])),
+        volumes,
+    )
+
+
+def _endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Queried[tuple[StorageEndpoint, ...]]:
+    if not ids:
+        return ()
+    ec2 = client.service(Ec2, requested.region)
+    interfaces = client.query(
+        "ec2:DescribeNetworkInterfaces",
+        requested.path,
+        f"whether the security groups of {requested.id} let the nodes in",
+        lambda: ec2.network_interfaces(ids),
+    )
+    if isinstance(interfaces, NotQueried):
+        return interfaces
+    zones = client.query(
+        "ec2:DescribeSubnets",
+        requested.path,
+        f"whether {requested.id} is in the nodes' zones",
+        lambda: {
+            entry["SubnetId"]: entry["AvailabilityZoneId"]
+            for entry in ec2.subnets(interface["SubnetId"] for interface in interfaces)
+        },
+    )
+    if isinstance(zones, NotQueried):
+        known_zones = {}
+    else:
+        known_zones = zones
+    return tuple(_endpoint(interface, known_zones) for interface in interfaces)
+
+
+def _endpoint(interface: Mapping[str, Any], zones: Mapping[str, str]) -> StorageEndpoint:
+    return StorageEndpoint(
+        interface["NetworkInterfaceId"],
+        zones.get(interface["SubnetId"], ""),
+        interface["VpcId"],
+        interface.get("PrivateIpAddress", ""),
+        tuple(group["GroupId"] for group in interface.get("Groups", [])),
+    )

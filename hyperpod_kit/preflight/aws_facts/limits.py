@@ -1,0 +1,43 @@
+"""Quotas and what is in use of them, and whether secrets are there."""
+
+from __future__ import annotations
+
+from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, for_type
+from hyperpod_kit.aws.secrets import Secrets
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import Queried
+from hyperpod_kit.preflight.placement import TYPES
+
+
+def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Quota]]:
+    """The quotas that bound this cluster, by name."""
+    calls = client.service(Quotas, settings.cluster.region)
+    names = [for_type(group.instance_type) for group in settings.cluster.groups]
+    return client.query(
+        "servicequotas:ListServiceQuotas",
+        TYPES,
+        "whether the quotas allow so many nodes",
+        lambda: calls.quotas_by_name([*dict.fromkeys(names), PER_CLUSTER, ALTOGETHER]),
+    )
+
+
+def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, dict[str, int]]]:
+    """Nodes of every cluster, by instance type."""
+    calls = client.service(Quotas, settings.cluster.region)
+    return client.query(
+        "sagemaker:ListClusters",
+        TYPES,
+        "how much of the quotas other clusters use",
+        calls.usage_by_cluster,
+    )
+
+
+def secret_exists(client: QueryClient, requested: Secret, path: str) -> Queried[bool]:
+    """Whether a secret or parameter is there."""
+    calls = client.service(Secrets, requested.region)
+    what = f"whether secret `{requested.name}` is there"
+    if requested.service == "secretsmanager":
+        return client.query("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(requested.arn))
+    return client.query("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(requested.arn))

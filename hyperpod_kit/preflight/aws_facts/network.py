@@ -1,0 +1,183 @@
+"""The nodes' network: subnets, routes, endpoints, names, and every security group that something here has."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional, Sequence
+
+from hyperpod_kit.aws.ec2 import Ec2
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import (
+    Endpoint,
+    InstanceType,
+    NetworkFacts,
+    NotQueried,
+    Queried,
+    Route,
+    RouteTable,
+    Subnet,
+)
+from hyperpod_kit.preflight.placement import CLUSTER, TYPES, placements
+from hyperpod_kit.preflight.reachability import SecurityGroup, prefix_lists, read_group
+
+SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
+GROUPS = f"{CLUSTER}.vpc.security_group_ids"
+
+
+def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subnet, ...]]:
+    """Describe those of the configuration's subnets that exist."""
+    subnet_ids = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
+    if not subnet_ids:
+        return ()
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.query(
+        "ec2:DescribeSubnets",
+        SUBNETS,
+        "whether the subnets are there, private and in the zones of the file systems",
+        lambda: tuple(_subnet(entry) for entry in ec2.subnets(subnet_ids)),
+    )
+
+
+def fetch_network(
+    client: QueryClient, settings: Settings, subnet_facts: Queried[tuple[Subnet, ...]], group_ids: Iterable[str]
+) -> NetworkFacts:
+    """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
+    ec2 = client.service(Ec2, settings.cluster.region)
+    tables: Queried[tuple[RouteTable, ...]] = ()
+    endpoints: Queried[tuple[Endpoint, ...]] = ()
+    dns: dict[str, Queried[tuple[bool, bool]]] = {}
+    if not isinstance(subnet_facts, NotQueried) and subnet_facts:
+        vpcs = sorted({subnet.vpc_id for subnet in subnet_facts})
+        tables = client.query(
+            "ec2:DescribeRouteTables",
+            SUBNETS,
+            "whether the subnets are private and lead to S3",
+            lambda: tuple(_table(entry) for entry in ec2.route_tables(vpcs)),
+        )
+        endpoints = client.query(
+            "ec2:DescribeVpcEndpoints",
+            SUBNETS,
+            "whether there are endpoints for what the nodes fetch",
+            lambda: tuple(_endpoint(entry) for entry in ec2.vpc_endpoints(vpcs)),
+        )
+        for vpc_id in vpcs:
+            dns[vpc_id] = client.query(
+                "ec2:DescribeVpcAttribute",
+                SUBNETS,
+                "whether the VPC resolves the names of file systems",
+                lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
+            )
+    return NetworkFacts(subnet_facts, tables, endpoints, _groups(client, ec2, sorted(set(group_ids))), dns)
+
+
+def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dict[str, InstanceType]]:
+    """Describe the configuration's instance types as EC2 knows them; SageMaker's own are not among them."""
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.query(
+        "ec2:DescribeInstanceTypes",
+        TYPES,
+        "which instance types have an EFA, whose security group needs rules to itself",
+        lambda: {entry["InstanceType"]: _type(entry) for entry in ec2.instance_types(plain_types(settings))},
+    )
+
+
+def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozenset[tuple[str, str]]]:
+    """(instance type, zone) pairs that EC2 offers."""
+    ec2 = client.service(Ec2, settings.cluster.region)
+    return client.query(
+        "ec2:DescribeInstanceTypeOfferings",
+        TYPES,
+        "whether the zones of the subnets have the instance types",
+        lambda: frozenset(ec2.offerings(plain_types(settings))),
+    )
+
+
+def plain_types(settings: Settings) -> list[str]:
+    """The instance types as EC2 calls them."""
+    return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
+
+
+def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Queried[Optional[SecurityGroup]]]:
+    if not ids:
+        return {}
+    what = "the rules of the security groups"
+    described = client.query("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
+    if isinstance(described, NotQueried):
+        return dict.fromkeys(ids, described)
+    lists: dict[str, Optional[list[str]]] = {}
+    for name in sorted({name for entry in described for name in prefix_lists(entry)}):
+        what = f"rules that name prefix list {name}"
+        entries = client.query(
+            "ec2:GetManagedPrefixListEntries",
+            GROUPS,
+            what,
+            lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
+        )
+        if isinstance(entries, NotQueried):
+            lists[name] = None
+        else:
+            lists[name] = entries
+    groups_by_id = {entry["GroupId"]: read_group(entry, lists) for entry in described}
+    return {group_id: groups_by_id.get(group_id) for group_id in ids}
+
+
+def _subnet(entry: dict[str, Any]) -> Subnet:
+    return Subnet(
+        entry["SubnetId"],
+        entry["VpcId"],
+        entry["AvailabilityZoneId"],
+        entry["AvailabilityZone"],
+        entry["CidrBlock"],
+        int(entry["AvailableIpAddressCount"]),
+    )
+
+
+def _table(entry: dict[str, Any]) -> RouteTable:
+    links = entry.get("Associations", [])
+    return RouteTable(
+        entry["RouteTableId"],
+        entry["VpcId"],
+        any(link.get("Main") for link in links),
+        frozenset(link["SubnetId"] for link in links if "SubnetId" in link),
+        tuple(_route(route) for route in entry.get("Routes", [])),
+    )
+
+
+TARGETS = (
+    "GatewayId",
+    "NatGatewayId",
+    "TransitGatewayId",
+    "EgressOnlyInternetGatewayId",
+    "VpcPeeringConnectionId",
+    "NetworkInterfaceId",
+    "InstanceId",
+    "LocalGatewayId",
+    "CarrierGatewayId",
+    "CoreNetworkArn",
+)
+
+
+def _route(route: dict[str, Any]) -> Route:
+    destination = next(
+        (
+            route[key]
+            for key in ("DestinationCidrBlock", "DestinationIpv6CidrBlock", "DestinationPrefixListId")
+            if route.get(key)
+        ),
+        "",
+    )
+    target = next((str(route[key]) for key in TARGETS if route.get(key)), "")
+    return Route(destination, target, route.get("State", "active") == "active")
+
+
+def _endpoint(entry: dict[str, Any]) -> Endpoint:
+    service = entry["ServiceName"].rpartition(".")[2]
+    ready = entry.get("State", "available").lower() == "available"
+    served = ""
+    if ready:
+        served = service
+    return Endpoint(entry["VpcId"], served, entry.get("VpcEndpointType", "Gateway"))
+
+
+def _type(entry: dict[str, Any]) -> InstanceType:
+    return InstanceType(entry["InstanceType"], bool(entry.get("NetworkInfo", {}).get("EfaSupported")))

@@ -1,0 +1,66 @@
+"""File systems with an id and mount targets, of EFS and S3 Files: which of them are asked about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Iterable, NamedTuple, Optional
+
+from hyperpod_kit.config.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import KINDS
+from hyperpod_kit.preflight.aws_facts.client import QueryClient, region_of
+from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, StorageEndpoint, value_or_none
+
+
+class FileSystemQuery(NamedTuple):
+    """A file system and its mounts. `path`: where the first one names it; points: their access points."""
+
+    region: str
+    id: str
+    path: str
+    points: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+    @property
+    def region_path(self) -> str:
+        """Return the path of the region of that mount, if it has one."""
+        return self.path.replace(".file_system_id", ".region")
+
+
+def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
+    """Every file system of a kind, once, in the order of the mounts."""
+    queries: dict[tuple[str, str], FileSystemQuery] = {}
+    for mount, at in settings.mounts_of_kind(KINDS[kind]):
+        key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
+        query = queries.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
+        point = mount.access_point_id
+        if point in (None, NO_ACCESS_POINT, *query.points):
+            points = query.points
+        else:
+            points = (*query.points, str(point))
+        queries[key] = query._replace(points=points, mounts=(*query.mounts, mount))
+    return list(queries.values())
+
+
+def with_groups(
+    client: QueryClient,
+    action: str,
+    requested: FileSystemQuery,
+    endpoint: StorageEndpoint,
+    security_groups: Callable[[str], Iterable[str]],
+) -> StorageEndpoint:
+    """A mount target with its security groups, which `action` tells."""
+    groups = client.query(
+        action,
+        requested.path,
+        f"whether mount target {endpoint.id} of {requested.id} lets the nodes in",
+        lambda: tuple(security_groups(endpoint.id)),
+    )
+    return replace(endpoint, groups=groups)
+
+
+def file_system_of(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
+    """Return what AWS said of the file system of a mount, None when it did not."""
+    key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
+    return value_or_none(facts.file_systems.get(mount.kind, {}).get(key))

@@ -1,0 +1,57 @@
+"""One look at all mounts of a cluster, and looking again and again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Callable, ContextManager, Iterator, Sequence, Union
+
+from hyperpod_kit.errors import AwsError, ClusterError, Unreachable
+from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.transport import Progress, Transport
+from hyperpod_kit.remote.validate_mounts import validate_mounts
+
+FleetError = Union[AwsError, ClusterError, Unreachable]
+
+
+@dataclass(frozen=True)
+class FleetStatus:
+    """What one look found. `at`: Unix seconds at its end; `seconds`: how long it took."""
+
+    reports: Sequence[NodeReport]
+    at: float
+    seconds: float
+
+    @property
+    def healthy(self) -> bool:
+        return all(report.healthy for report in self.reports)
+
+
+def query_fleet(
+    cluster: LiveCluster, transport: Transport, max_age: float, bar: Callable[[int], ContextManager[Progress]]
+) -> FleetStatus:
+    """Ask AWS for the nodes and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
+
+    Raises ClusterError, AwsError, Unreachable, UsageError.
+    """
+    started_at = time.monotonic()
+    targets = cluster.require_targets()
+    with bar(len(targets)) as advance:
+        reports = validate_mounts(targets, transport, expected=cluster.expected(), max_age=max_age, progress=advance)
+    return FleetStatus(reports, time.time(), time.monotonic() - started_at)
+
+
+def poll_fleet(once: Callable[[], FleetStatus], seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
+    """A look every `seconds` seconds, without an end. The first one raises its error, a later one's is a value."""
+    first = True
+    while True:
+        due = time.monotonic() + seconds
+        try:
+            yield once()
+            first = False
+        except (AwsError, ClusterError, Unreachable) as err:
+            if first:
+                raise
+            yield err
+        time.sleep(max(0.0, due - time.monotonic()))

@@ -1,0 +1,156 @@
+"""What a node sent, as data. Pure, and on its guard: a node that is broken, or not ours any more, may say anything."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Mapping, NoReturn
+
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.states import STATES, MountState
+from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
+
+MOST_MOUNTS = 200
+WARNING = 500
+"""Characters of a warning."""
+LATEST_LINES = 20
+"""Lines, counted from the end, that may begin the report: a login says things before it, a logout after it."""
+
+
+class NoReport(ValueError):
+    """The words are no report; the message says what they are."""
+
+
+@dataclass(frozen=True)
+class SentReport:
+    """A node's own words, not judged yet. `node`: its name in Slurm; `checked_at`: Unix seconds by its own clock,
+    0.0 unsaid."""
+
+    node: str
+    instance_id: str
+    bundle_id: str
+    checked_at: float
+    mounts: tuple[MountStatus, ...]
+    warnings: tuple[str, ...] = ()
+    slurm: tuple[SlurmFinding, ...] = ()
+
+
+def read_report(text: str) -> SentReport:
+    """The report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises NoReport."""
+    raw = _find_report(text)
+    mounts = raw.get("mounts")
+    if not isinstance(mounts, list) or not all(isinstance(mount, dict) for mount in mounts):
+        raise NoReport("its report has no list of mounts")
+    if len(mounts) > MOST_MOUNTS:
+        raise NoReport(f"its report has {len(mounts)} mounts")
+    try:
+        return SentReport(
+            clean(raw.get("node", "")),
+            clean(raw.get("instance_id", "")),
+            clean(raw.get("bundle_id", "")),
+            _number(raw, "checked_at"),
+            tuple(_status(mount) for mount in mounts),
+            tuple(clean(warning, WARNING) for warning in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
+            slurm_findings(raw.get("slurm")),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise NoReport(f"its report cannot be read: {clean(err)}") from err
+
+
+def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
+    """Parse what the node's guard of Slurm has seen, made fit to be shown; () where its bundle has none.
+
+    What is no finding is a fault of its own: what a node says of Slurm in other words is not health.
+    """
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        return (_NO_FINDING,)
+    return tuple(_finding(entry) for entry in raw[:MOST_MOUNTS])
+
+
+_NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be read", "hyperpod-kit node slurm, there")
+
+
+def _finding(raw: Any) -> SlurmFinding:
+    try:
+        finding = SlurmFinding.of(raw)
+    except (KeyError, TypeError, ValueError):
+        return _NO_FINDING
+    return SlurmFinding(
+        clean(finding.code), clean(finding.detail, WARNING), clean(finding.remedy, WARNING), finding.fault
+    )
+
+
+def parse_after_banner(text: str) -> dict[str, Any]:
+    """A JSON object, and what a login may have said before it. Raises ValueError."""
+    return json_object(text[max(0, text.find("{")) :])
+
+
+def last_line(*texts: str) -> str:
+    """The last line of the first text that has one, for a message."""
+    for text in texts:
+        lines = text[-4000:].strip().splitlines()
+        if lines:
+            return clean(lines[-1])[:120]
+    return "nothing"
+
+
+def _find_report(text: str) -> Mapping[str, Any]:
+    """The last line that holds a JSON object with mounts."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines[-LATEST_LINES:]):
+        if not line.startswith("{"):
+            continue
+        try:
+            value = json.loads(line, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict) and "mounts" in value:
+            return value
+    raise NoReport(f"its answer is not a report: {last_line(text)}")
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number")
+
+
+def _number(raw: Mapping[str, Any], key: str) -> float:
+    value = raw.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{key} is no number")
+    return float(value)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [text for text in value if isinstance(text, str)]
+    return []
+
+
+def _status(raw: Mapping[str, Any]) -> MountStatus:
+    """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
+    for key in ("name", "kind", "path", "state"):
+        if not isinstance(raw[key], str):
+            raise ValueError(f"{key} is no text")
+    if raw["state"] in STATES:
+        state = MountState(raw["state"])
+    else:
+        state = MountState.UNKNOWN
+    detail = clean(raw.get("detail", ""))
+    return MountStatus(
+        clean(raw["name"]),
+        clean(raw["kind"]),
+        clean(raw["path"]),
+        state,
+        source=clean(raw.get("source", "")),
+        detail=detail if state == raw["state"] else f"the node says `{clean(raw['state'])}` {detail}".strip(),
+        latency_ms=_number(raw, "latency_ms"),
+        required=raw.get("required", True) is not False,
+        checked_at=_number(raw, "checked_at"),
+        nearly_full=raw.get("nearly_full") is True,
+        **{key: max(0, int(_number(raw, key))) for key in ("used_bytes", "free_bytes", "used_files", "free_files")},
+    )

@@ -1,0 +1,1 @@
+"""A checkpoint written as a training job writes it, in processes of its own, which need torch."""

@@ -1,0 +1,149 @@
+"""Start the ranks of a phase, collect their results, and leave nothing running."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar
+
+from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
+from hyperpod_kit.storage.bench.replay.assignment import AnyAssignment, Assignment
+from hyperpod_kit.storage.bench.replay.workload import ranks_of
+from hyperpod_kit.untrusted import by_descriptor
+
+_LONGEST = 420.0
+_END_SECONDS = 10.0
+# A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
+
+AnyLauncher = TypeVar("AnyLauncher", bound="RankLauncher")
+
+
+class BenchError(Exception):
+    """A phase failed: its first error, and the tail of its log."""
+
+
+class RankLauncher:
+    """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end, also after a
+    SIGTERM, which ends the block as an exception does."""
+
+    def __init__(self, base: Path, shared: str, preload: Sequence[str]) -> None:
+        """`preload`: modules that every rank needs, beside torch."""
+        self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
+        self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
+        self._before = os.environ.get(HPK_SHM_DIR)
+        self._heard: Any = None
+        self._preload = [*_PRELOAD, *preload]
+        self._count = 0
+
+    def __enter__(self: AnyLauncher) -> AnyLauncher:
+        self._heard = signal.signal(signal.SIGTERM, _stopped)
+        os.environ[HPK_SHM_DIR] = self.shared
+        for name in (HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_FAILPOINT, "SLURM_JOB_ID"):
+            os.environ.pop(name, None)
+        _CONTEXT.set_forkserver_preload(self._preload)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_agents()
+        by_descriptor.remove_tree(self.directory, ignore_errors=True)
+        by_descriptor.remove_tree(self.shared, ignore_errors=True)
+        if self._before is None:
+            os.environ.pop(HPK_SHM_DIR, None)
+        else:
+            os.environ[HPK_SHM_DIR] = self._before
+        signal.signal(signal.SIGTERM, self._heard)
+
+    def place(self, name: str) -> Path:
+        """A directory for one run's files."""
+        path = self.directory / name
+        by_descriptor.make_directory(path)
+        return path
+
+    def forget(self, place: Path) -> None:
+        """Remove a run's files, and what its killed trainers left in shared memory."""
+        self.end_agents()
+        by_descriptor.remove_tree(place)
+        for entry in os.scandir(self.shared):
+            by_descriptor.unlink(entry.path)
+
+    def assignments(self, phase: str, size: str, mode: str, repeat: int, place: Path) -> list[Assignment]:
+        """Of all ranks, for the next start; each has its share of the cores."""
+        self._count += 1
+        world = ranks_of(mode)
+        threads = max(1, len(os.sched_getaffinity(0)) // world)
+        tag = f"{self._count:03d}-{phase}"
+        return [
+            Assignment(phase, size, mode, number, world, threads, repeat, str(place), tag) for number in range(world)
+        ]
+
+    def results(
+        self, run: Callable[[AnyAssignment], None], assignments: Sequence[AnyAssignment]
+    ) -> list[dict[str, Any]]:
+        """What each rank has left after `run`, in a process of its own. Raises BenchError."""
+        processes = [_CONTEXT.Process(target=run, args=(assignment,)) for assignment in assignments]
+        for process in processes:
+            process.start()
+        end = time.monotonic() + _LONGEST
+        try:
+            while any(process.is_alive() for process in processes) and time.monotonic() < end:
+                if any(
+                    assignment.result.exists() and "error" in json.loads(assignment.result.read_text())
+                    for assignment in assignments
+                ):
+                    end = min(end, time.monotonic() + _END_SECONDS)  # the other ranks wait for this one
+                time.sleep(0.02)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+        results: list[dict[str, Any]] = [
+            json.loads(assignment.result.read_text())
+            if assignment.result.exists()
+            else {"error": f"rank {assignment.rank} left no result after {_LONGEST:g} s"}
+            for assignment in assignments
+        ]
+        for assignment, result in zip(assignments, results, strict=True):
+            if "error" in result:
+                tail = assignment.log.read_text().splitlines()[-12:] if assignment.log.exists() else []
+                which = f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}"
+                raise BenchError("\n".join([f"{which}: {result['error']}", *tail]))
+        return results
+
+    def end_agents(self) -> None:
+        """Agents of killed trainers: let them finish what they write, then end those that still wait."""
+        end = time.monotonic() + _END_SECONDS
+        while agents := _agents(self.shared):
+            if time.monotonic() > end:
+                for pid in agents:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _agents(shared: str) -> list[int]:
+    """Agents whose segments lie under `shared`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                ours = f"{HPK_SHM_DIR}={shared}\0".encode() in (entry / "environ").read_bytes()
+                if ours and b"checkpoint.agent.agent_main" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found

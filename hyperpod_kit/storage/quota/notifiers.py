@@ -1,0 +1,69 @@
+"""Where the state of a quota check is left each time: CloudWatch, Prometheus, the message at login."""
+
+from __future__ import annotations
+
+from typing import Callable, Sequence
+
+from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.alerts.alert import Alert
+from hyperpod_kit.storage.alerts.config import AlertSinks
+from hyperpod_kit.storage.quota.limits import QuotaUsed
+from hyperpod_kit.system.atomic_file import replace
+from hyperpod_kit.untrusted.text import clean
+
+NAMESPACE = "HyperpodKit/Storage"
+
+
+def publish_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
+    """Leave all figures and the sentences of what is above; what failed, one line each."""
+    failed = []
+    if sinks.prometheus:
+        failed += _failures_of("prometheus", lambda: replace(sinks.prometheus, _format_series(usages).encode(), 0o644))
+    if sinks.motd:
+        lines = "".join(clean(alert.sentence) + "\n" for alert in above)
+        failed += _failures_of("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
+    if sinks.cloudwatch and usages:
+        failed += _failures_of("cloudwatch", lambda: _put_metrics(usages))
+    return failed
+
+
+def _failures_of(name: str, call: Callable[[], object]) -> list[str]:
+    try:
+        call()
+        return []
+    except (HyperpodKitError, OSError, ValueError) as err:
+        return [f"{name}: {err}"]
+
+
+def _put_metrics(usages: Sequence[QuotaUsed]) -> None:
+    points = [
+        {
+            "MetricName": "QuotaUsed",
+            "Dimensions": [{"Name": "Directory", "Value": clean(directory.directory, 250)}],
+            "Value": directory.share * 100,
+            "Unit": "Percent",
+        }
+        for directory in usages
+    ]
+    with translated("PutMetricData", NAMESPACE):
+        for start in range(0, len(points), 500):
+            client("cloudwatch", None).put_metric_data(Namespace=NAMESPACE, MetricData=points[start : start + 500])
+
+
+def _format_series(usages: Sequence[QuotaUsed]) -> str:
+    lines = []
+    for name, values in (
+        ("used_bytes", [usage.bytes for usage in usages]),
+        ("limit_bytes", [usage.limits.hard_bytes or usage.limits.soft_bytes for usage in usages]),
+        ("used_files", [usage.files for usage in usages]),
+        ("limit_files", [usage.limits.hard_files or usage.limits.soft_files for usage in usages]),
+        ("share", [usage.share for usage in usages]),
+    ):
+        lines.append(f"# TYPE hyperpod_kit_quota_{name} gauge")
+        for usage, value in zip(usages, values):
+            label = clean(usage.directory).replace("\\", "\\\\").replace('"', '\\"')
+            if value is not None:
+                lines.append(f'hyperpod_kit_quota_{name}{{directory="{label}"}} {value}')
+    return "\n".join(lines) + "\n"

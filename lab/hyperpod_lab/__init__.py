@@ -1,0 +1,1 @@
+"""What measures and torments hyperpod-kit: torture, benches, simulated fleets."""

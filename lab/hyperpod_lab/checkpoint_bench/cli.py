@@ -1,0 +1,176 @@
+"""`hyperpod-kit checkpoint bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint.agent import shm_paths
+from hyperpod_kit.errors import first_line
+from hyperpod_kit.storage.bench.replay.launch import BenchError
+from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES
+from hyperpod_kit.version import version
+from hyperpod_lab import checkpoint_bench
+from hyperpod_lab.checkpoint_bench import machine, run, summary
+from hyperpod_lab.checkpoint_bench.phases import Bench
+
+_LINES = (
+    ("memory floor", "floor_s", None),
+    ("stall of a save", "stall_s", "stall_over_floor"),
+    ("first save", "first_stall_s", None),
+    ("write limit", "write_s", None),
+    ("captured to durable", "persist_s", "persist_over_limit"),
+    ("lost with overlapped copy", "overlap_lost_s", "overlap_over_floor"),
+    ("inflation of a save, blocking", "inflation_blocking_s", None),
+    ("inflation of a save, overlapped", "inflation_overlap_s", None),
+    ("cold read limit", "read_s", None),
+    ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
+    ("memory floor, after restores", "hot_floor_s", None),
+    ("digest and copy, after restores", "hot_proof_s", None),
+    ("hot restore", "hot_restore_s", "hot_restore_over_proof"),
+)
+_NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 measured, 1 a phase failed, 2 usage. A missed bar is a figure, not a failure."""
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    begin = time.monotonic()
+    found: dict[str, Any] = {
+        "version": version(),
+        "torch": torch.__version__,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine.describe(args.dir, shm_paths.base()),
+        "repeat": args.repeat,
+        "patience": args.patience,
+        "errors": [],
+        "left_out": [],
+        "runs": [],
+    }
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    with Bench(args.dir, shm_paths.base(), args.patience) as scratch:
+        measured: list[run.Run] = []
+        kinds = [(size, mode) for size in args.sizes for mode in args.modes]
+        pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
+        for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
+            if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
+                measured.append(each)
+        if "overlap" in args.phases:
+            _tried(found, lambda: found["left_out"].extend(run.train_all(measured, pace, say)))
+    found["runs"] = [
+        {"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found), "samples": each.found}
+        for each in measured
+    ]
+    found["seconds"] = time.monotonic() - begin
+    found["summary"] = summary.worst([each["summary"] for each in found["runs"]])
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _print(found)
+    return 1 if found["errors"] else 0
+
+
+def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
+    """Whether `work` did not fail; an error is noted, and the other runs go on."""
+    try:
+        work()
+        return True
+    except BenchError as err:
+        print(f"error: {err}", file=sys.stderr, flush=True)
+        found["errors"].append(first_line(err))
+        return False
+
+
+def _print(found: dict[str, Any]) -> None:
+    about = found["machine"]
+    print(
+        f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
+        f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s"
+    )
+    for each in found["runs"]:
+        values = each["summary"]
+        print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {values['samples']}")
+        for words, seconds, ratio in _LINES:
+            if seconds in values:
+                rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
+                tail = f"   {ratio} {values[ratio]:.3f}" if ratio is not None else ""
+                print(f"  {words:32} {values[seconds]:8.3f} s {rate}{tail}")
+    for text in found["left_out"]:
+        print(f"\n{text}")
+    print("\nsummary, the worst of all runs (what is promised):")
+    for name, value in found["summary"].items():
+        sign = "<=" if name in summary.LOWER_IS_BETTER else ">="
+        print(f"  {name:26} {'not measured' if value is None else f'{value:.3f}'}  ({sign} {summary.BARS[name]})")
+
+
+def _chosen(known: list[str]) -> Any:
+    def parse(text: str) -> list[str]:
+        unknown = [word for word in text.split(",") if word not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
+        return text.split(",")
+
+    return parse
+
+
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint bench
+  hyperpod-kit checkpoint bench --sizes 0.5g --modes single --dir /fsx/alice --json"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint bench",
+        description=checkpoint_bench.__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g", help="of the state, bytes"
+    )
+    parser.add_argument(
+        "--modes",
+        type=_chosen(list(MODES)),
+        default=list(MODES),
+        metavar="single,fsdp2",
+        help="one process, or two ranks",
+    )
+    parser.add_argument(
+        "--phases",
+        type=_chosen(list(run.PHASES)),
+        default=list(run.PHASES),
+        metavar=",".join(run.PHASES),
+        help="save is always measured",
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="samples of each figure, where the time permits (default 5)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=40.0,
+        metavar="SECONDS",
+        help="wait so long in all for a quiet machine before samples (default 40)",
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path(os.environ.get("TMPDIR", "/tmp")),
+        help="a directory on the disk to measure; 4 checkpoints must fit",
+    )
+    parser.add_argument("--json", action="store_true", help="everything, with raw samples")
+    return parser

@@ -1,0 +1,138 @@
+"""The phases of a run, and their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.storage.bench.replay.launch import BenchError
+from hyperpod_lab.checkpoint_bench import limits, machine, restoring
+from hyperpod_lab.checkpoint_bench.phases import Bench
+from hyperpod_lab.checkpoint_bench.timed_assignment import LEAST
+
+PHASES = ("save", "cold", "hot", "overlap")
+_SAMPLES_SECONDS = 330.0
+"""All phases but the training loops have so long for more than the least number of samples."""
+
+_LAST_SECONDS = 450.0
+"""A training loop is begun only if it is likely to end before the bench is this old."""
+
+_GUESS = 60.0
+"""Seconds of the first training loop; later ones are expected to take as long a byte as the slowest so far."""
+
+
+class TimeShare:
+    """Shares the time out among `count` phases: what an early one leaves, later ones have."""
+
+    def __init__(self, begin: float, count: int) -> None:
+        """`begin`: the bench's own, by time.monotonic()."""
+        self.begin = begin
+        self._count = count
+        self._taken = 0
+
+    def deadline(self) -> float:
+        """Of the next phase."""
+        self._taken += 1
+        return self.begin + _SAMPLES_SECONDS * self._taken / self._count
+
+    @property
+    def last(self) -> float:
+        """Of the training loops."""
+        return self.begin + _LAST_SECONDS
+
+
+class Run:
+    """A size and a mode. `found` has its samples."""
+
+    def __init__(
+        self, bench: Bench, size: str, mode: str, repeat: int, pace: TimeShare, say: Callable[[str], None]
+    ) -> None:
+        self.bench, self.size, self.mode, self.repeat, self.pace, self.say = bench, size, mode, repeat, pace, say
+        self.found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
+
+    def measure(self, phases: tuple[str, ...]) -> None:
+        """Save, and the restores of it. Raises BenchError."""
+        place = self.bench.place(f"{self.size}-{self.mode}")
+        self._timed("save", lambda: self._phase("save", place, self.repeat, self.pace.deadline()))
+        if "cold" in phases:
+            self._timed("cold", lambda: self._cold(place))
+        if "hot" in phases:
+            self._timed("hot", lambda: self._hot(place))
+        self.bench.forget(place)
+
+    def train(self) -> None:
+        """The training loop, overlapped and blocking. Raises BenchError."""
+        place = self.bench.place(f"{self.size}-{self.mode}-training")
+        self._timed("train", lambda: self._phase("train", place, self.repeat, self.pace.last))
+        self.bench.forget(place)
+
+    def _phase(self, name: str, place: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
+        return self.bench.phase(name, self.size, self.mode, repeat, place, deadline)
+
+    def _samples(self) -> Iterator[int]:
+        """Their numbers, as many as there is time for."""
+        deadline = self.pace.deadline()
+        for number in range(self.repeat):
+            if number >= LEAST and time.monotonic() > deadline:
+                return
+            yield number
+
+    def _cold(self, place: Path) -> dict[str, Any]:
+        """New processes that restore from storage, and between them plain reads of the same files."""
+        taken: dict[str, Any] = {"seconds": [], "start": [], "limit": {str(n): [] for n in limits.READ_THREADS}}
+        files = restoring.shards(place / "root")
+        for _ in self._samples():
+            result = self._phase("cold", place)
+            self._same(result["digests"], self.found["save"]["digests"], "the restored state")
+            for name in ("seconds", "start"):
+                taken[name].append(result[name])
+            for way in limits.worth_asking(taken["limit"]):
+                taken["page_cache"] = machine.empty_page_cache(files)
+                self.bench.patience.quiet()
+                taken["limit"][way].append(limits.read_seconds(files, int(way)))
+        return taken
+
+    def _hot(self, place: Path) -> dict[str, Any]:
+        """A trainer saves and is killed; again and again a new one restores from memory and is killed too."""
+        digests = self._phase("leave", place)["digests"]
+        taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
+        for _ in self._samples():
+            result = self._phase("hot", place)
+            self._same(result["digests"], digests, "the state restored from memory")
+            for name in ("seconds", "start"):
+                taken[name].append(result[name])
+            for limit in ("floor", "proof"):
+                for way, samples in result[limit].items():
+                    taken[limit].setdefault(way, []).extend(samples)
+        return taken
+
+    def _same(self, found: list[str], saved: list[str], what: str) -> None:
+        if found != saved:
+            raise BenchError(f"{self.size} {self.mode}: {what} is not the saved one")
+
+    def _timed(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
+        self.say(f"{self.size} {self.mode}: {name}")
+        begin = time.monotonic()
+        self.found[name] = work()
+        self.found["phase_seconds"][name] = time.monotonic() - begin
+
+
+def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
+    """The training loops of all runs as far as time permits; those that were left out, with the reason.
+
+    They come last, because a loop of large steps takes longer than everything else. Raises BenchError.
+    """
+    left_out = []
+    rate = 0.0  # seconds a byte
+    for run in sorted(runs, key=lambda each: int(each.found["save"]["bytes"])):
+        size = run.found["save"]["bytes"]
+        expected = rate * size or _GUESS
+        if time.monotonic() + expected > pace.last:
+            left_out.append(f"{run.size} {run.mode}: training loop left out, it would take about {expected:.0f} s more")
+            say(left_out[-1])
+            continue
+        run.train()
+        rate = max(rate, run.found["phase_seconds"]["train"] / size)
+    return left_out

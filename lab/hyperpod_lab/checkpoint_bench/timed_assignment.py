@@ -1,0 +1,26 @@
+"""What one rank of a bench run is to do, and when it has samples enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hyperpod_kit.storage.bench.replay.assignment import Assignment
+
+LEAST = 3
+"""Samples of a figure, whatever the time."""
+
+
+@dataclass(frozen=True)
+class TimedAssignment(Assignment):
+    """A phase that ends in time: save, train, leave, cold or hot. `deadline`: the time.monotonic() after which LEAST
+    samples are enough, the same clock in all processes of a machine; `patience`: seconds that it may wait for a quiet
+    machine. A result says what is left of the patience."""
+
+    deadline: float
+    patience: float
+
+    def enough(self, taken: int, slowest: Callable[[float], float]) -> bool:
+        """Whether `taken` samples are. All ranks ask together, `slowest` being the largest of what they say."""
+        return taken >= self.repeat or (taken >= LEAST and slowest(time.monotonic()) > self.deadline)

@@ -1,0 +1,56 @@
+"""One rank of a bench run, in a process of its own: do one phase, leave its result in a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.storage.bench.replay.rank import leave_result
+from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
+
+
+def run(assignment: TimedAssignment) -> None:
+    """Never raises: an error is in the result."""
+    code = leave_result(assignment, _work)
+    if assignment.phase in ("leave", "hot"):
+        from hyperpod_lab.checkpoint_bench import restoring
+
+        restoring.die()
+    os._exit(code)
+
+
+def _work(assignment: TimedAssignment) -> dict[str, Any]:
+    import torch
+
+    from hyperpod_kit.storage.bench.replay.peers import Peers
+    from hyperpod_lab.checkpoint_bench import restoring, saving, training
+    from hyperpod_lab.checkpoint_bench.machine import QuietWait
+    from hyperpod_lab.checkpoint_bench.trained_workload import TrainedWorkload
+
+    torch.set_num_threads(assignment.threads)
+    directory = Path(assignment.directory)
+    patience = QuietWait(assignment.patience)
+    peers = Peers(assignment.rank, assignment.world, assignment.meeting)
+    work = TrainedWorkload(
+        assignment.size,
+        assignment.mode,
+        peers,
+        seed=1 if assignment.phase != "leave" else 2,
+        zeros=assignment.phase in ("cold", "hot"),
+    )
+    root = directory / "root"
+    if assignment.phase == "save":
+        result = saving.Saving(peers, work, directory, assignment, patience).run()
+    elif assignment.phase == "train":
+        result = training.measure(peers, work, directory, assignment)
+    elif assignment.phase == "leave":
+        result = restoring.leave_in_memory(work, root)
+    else:
+        tier = "storage" if assignment.phase == "cold" else "memory"
+        result = restoring.restore(peers, work, root, tier, assignment.threads, patience)
+    if assignment.phase == "save":
+        result["digest"] = work.digest()
+    peers.barrier()
+    result["patience"] = patience.left
+    return result

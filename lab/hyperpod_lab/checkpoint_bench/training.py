@@ -1,0 +1,95 @@
+"""A training loop that saves: what the overlapped copy costs, and how much slower steps are until it is durable."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.storage.bench.replay.peers import Peers
+from hyperpod_kit.storage.bench.replay.replaying import durable
+from hyperpod_lab.checkpoint_bench import limits
+from hyperpod_lab.checkpoint_bench.timed_assignment import TimedAssignment
+from hyperpod_lab.checkpoint_bench.trained_workload import TrainedWorkload
+
+_IDLE_STEPS = 1
+_MOST_STEPS = 200
+
+
+def measure(peers: Peers, work: TrainedWorkload, directory: Path, assignment: TimedAssignment) -> dict[str, Any]:
+    """`overlap` and `block`: the same loop in both modes; `floor`, and `forward_backward` that was made long enough."""
+    memory = limits.MemoryFloor(work.tensors, assignment.threads)
+    floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
+    del memory
+    length = work.lengthen(2.0 * floor, peers)
+    return {
+        "floor": floor,
+        "forward_backward": length,
+        "overlap": Training(peers, work, directory / "overlap", assignment, overlap=True).run(),
+        "block": Training(peers, work, directory / "block", assignment, overlap=False).run(),
+    }
+
+
+class Training:
+    """Steps of forward, backward, fence and optimizer. Every time is the slowest rank's."""
+
+    def __init__(
+        self, peers: Peers, work: TrainedWorkload, root: Path, assignment: TimedAssignment, *, overlap: bool
+    ) -> None:
+        self.peers, self.work, self.root, self.assignment, self.overlap = peers, work, root, assignment, overlap
+        self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
+
+    def run(self) -> dict[str, Any]:
+        """One save in every few steps; the manager is closed afterwards."""
+        manager = Manager(self.root, overlap=self.overlap)
+        state = State(self.work.model, self.work.optimizer)
+        manager.restore(state)
+        durable(manager.save(0, state))
+        while not self.assignment.enough(len(self.samples["lost"]), self.peers.slowest):
+            number = len(self.samples["lost"])
+            for _ in range(_IDLE_STEPS):
+                self.samples["step"].append(self._step(manager)[0])
+            self._saved(manager, state, number + 1)
+        idle = statistics.median(self.samples["step"])
+        self.samples["inflation"] = [
+            window - steps * idle for window, steps in zip(self.samples["window"], self.samples["steps"], strict=True)
+        ]
+        if not manager.close():
+            raise RuntimeError("the manager did not close cleanly")
+        return self.samples
+
+    def _step(self, manager: Manager) -> tuple[float, float]:
+        """(seconds of a whole step, of which waiting in the fence)."""
+        self.peers.barrier()
+        begin = time.perf_counter()
+        self.work.forward_backward()
+        fence = time.perf_counter()
+        if self.overlap:
+            manager.fence()
+        waited = time.perf_counter() - fence
+        self.work.optimizer.step()
+        return self.peers.slowest(time.perf_counter() - begin), self.peers.slowest(waited)
+
+    def _saved(self, manager: Manager, state: State, step: int) -> None:
+        """Save, then train until the save is durable on every rank."""
+        self.peers.barrier()
+        begin = time.perf_counter()
+        handle = manager.save(step, state)
+        saved = self.peers.slowest(time.perf_counter() - begin)
+        total, fences, steps = saved, 0.0, 0
+        while steps < _MOST_STEPS:
+            spent, waited = self._step(manager)
+            total, fences, steps = total + spent, fences + waited, steps + 1
+            if self.peers.all(handle.final):
+                break
+        durable(handle)
+        for name, value in (
+            ("save", saved),
+            ("fence", fences),
+            ("lost", saved + fences),
+            ("window", total),
+            ("steps", steps),
+        ):
+            self.samples[name].append(value)

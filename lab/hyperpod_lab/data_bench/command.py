@@ -1,0 +1,54 @@
+"""`data bench`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+
+from hyperpod_kit.data.commands.progress import format_size
+from hyperpod_kit.data.commands.rights import reading_as_owner
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import terminal
+from hyperpod_lab.data_bench.measure import BenchRow, rivals_of
+from hyperpod_lab.data_bench.measure import bench as rows_of
+
+
+def _line_of(row: BenchRow) -> str:
+    if not row.seconds:
+        return row.what
+    return (
+        f"{row.what:40} {row.samples:>10} samples {format_size(row.bytes):>11} {row.seconds:9.3f} s "
+        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {format_size(row.rate):>11}/s "
+        f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
+    )
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Measure."""
+    try:
+        workers = [int(one) for one in args.workers.split(",")]
+    except ValueError:
+        raise UsageError(f"--workers {args.workers}: numbers with commas, such as 0,2,4") from None
+    logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    found = []
+    if args.passes < 1:
+        raise UsageError(f"--passes {args.passes}: at least 1")
+    rows = rows_of(
+        args.sources,
+        limit=args.samples,
+        batch=args.batch,
+        workers=workers,
+        say=terminal.say,
+        passes=args.passes,
+        rivals=rivals_of(args.rivals) if args.rivals else (),
+    )
+    with reading_as_owner(args.sources):
+        for row in rows:
+            found.append(row)
+            if not args.json:
+                terminal.out(_line_of(row))
+    if args.json:
+        terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in found])
+    return 0

@@ -1,0 +1,270 @@
+"""What the data path does on this machine, beside a plain read and other loaders of the same files, in one run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from hyperpod_kit.data.dataset import IndexedDataset, decode_record
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.layout import SampleIndex
+from hyperpod_kit.data.loader import ElasticLoader
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.system import page_cache
+from hyperpod_kit.untrusted import by_descriptor, source_owner
+
+_PIECE = 4 << 20
+
+
+class BenchRow(NamedTuple):
+    """One figure: what was done, how many samples and bytes, in how many seconds, and of the processor in how many, by
+    this process and by those that it has started and that have ended."""
+
+    what: str
+    samples: int
+    bytes: int
+    seconds: float
+    processor: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.bytes / max(self.seconds, 1e-9)
+
+
+class PlainLines(Dataset[Any]):
+    """What people write themselves: offsets in memory, open, seek, readline, decode."""
+
+    def __init__(self, index: SampleIndex, limit: int) -> None:
+        order = random.Random(0).sample(range(index.samples), limit)
+        files, starts, lengths = index.where(np.array(order))
+        self._where = list(zip(files.tolist(), starts.tolist(), lengths.tolist(), strict=True))
+        self._files = [index.file(number) for number in range(index.files)]
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __getitem__(self, number: int) -> Any:
+        file, start, length = self._where[number]
+        with open(self._files[file].path, "rb", opener=source_owner.open_nonblocking) as stream:
+            stream.seek(start)
+            return decode_record(stream.read(length), self._files[file], number, start)
+
+
+def forget_pages(paths: Sequence[str]) -> bool:
+    """Have the kernel drop what it holds of these files, so that the next read is the disk's. False for objects."""
+    if any(path.startswith("s3://") for path in paths):
+        return False
+    with source_owner.rights():
+        page_cache.forget(paths)
+    return True
+
+
+def bench(
+    sources: list[str],
+    *,
+    limit: int,
+    batch: int,
+    workers: list[int],
+    say: Callable[[str], None],
+    passes: int = 1,
+    rivals: Sequence[Rival] = (),
+) -> Iterator[BenchRow]:
+    """The figures, as they come. `limit`: samples for each loader. With several passes all take their turns in each,
+    and the figure is the median."""
+    with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
+        say("making the index")
+        index = build(sources, folder).index
+        paths = [index.file(number).path for number in range(index.files)]
+        stored = sum(index.file(number).size for number in range(index.files))
+        count = min(limit, index.samples) // batch * batch
+        mean = index.bytes // max(1, index.samples)
+        turns: list[Turn] = []
+        if forget_pages(paths):
+            turns.append(Turn("sequential read, cold", index.samples, stored, partial(read_all, paths), paths))
+            raw = partial(take_of, partial(raw_loader, index, batch), count)
+            turns.append(Turn("ElasticLoader, not decoded, cold", count, count * mean, raw, paths))
+        turns.append(Turn("index, cold", index.samples, stored, partial(index_again, sources), paths))
+        yield from measured(turns, passes, say)
+        data = IndexedDataset(index)
+        yield timed("first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list))))
+        plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
+        turns = [Turn("sequential read", index.samples, stored, partial(read_all, paths))] if plain else []
+        turns += [
+            Turn(f"{name}, {number} workers", count, count * mean, partial(take_of, make, count))
+            for number in workers
+            for name, make in loaders(index, batch, number, count, plain)
+        ]
+        for place_of_rival, rival in enumerate(rivals):
+            if not plain or find_spec(rival.module) is None:
+                yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
+                continue
+            place = os.path.join(folder, f"{place_of_rival}-{rival.module}")
+            by_descriptor.make_directory(place)
+            say(f"a copy for {rival.name}")
+            try:
+                rival.prepare(paths, place)
+            except Exception as err:  # of its library, which may not even be whole
+                yield BenchRow(f"{rival.name}: {said_of(err)}", 0, 0, 0.0)
+                continue
+            turns += [
+                Turn(
+                    f"{rival.name}, {number} workers",
+                    count,
+                    count * mean,
+                    partial(take_of, partial(rival.loader, paths, place, batch, number), count),
+                )
+                for number in workers
+            ]
+        yield from measured(turns, passes, say)
+        state = {**ElasticLoader(data, batch).state_dict(), "position": index.samples // 2}
+        say("resuming in the middle")
+        fresh = IndexedDataset(SampleIndex.open(folder))
+        yield timed("resume to the first batch", batch, 0, lambda: resume(fresh, batch, state))._replace(
+            bytes=fresh.bytes_read
+        )
+
+
+class Rival(Protocol):
+    """Another loader: lab/programs/rivals/loaders.py."""
+
+    name: str
+    module: str
+
+    def prepare(self, paths: list[str], folder: str) -> None:
+        """Write a copy in its own format, where it has one."""
+
+    def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
+        """Batches of decoded samples, shuffled."""
+
+
+class Turn(NamedTuple):
+    """Something to measure. `cold`: files that the kernel is to forget before."""
+
+    what: str
+    samples: int
+    bytes: int
+    work: Callable[[], Any]
+    cold: Sequence[str] = ()
+
+
+def rivals_of(path: str) -> list[Rival]:
+    """The rivals of a file. Raises UsageError."""
+    spec = spec_from_file_location("hpk_rivals", path)
+    if spec is None or spec.loader is None or not os.path.isfile(path):
+        raise UsageError(f"--rivals {path}: expected a file of Python such as lab/programs/rivals/loaders.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return [kind() for kind in module.RIVALS]
+
+
+def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
+    """The median of each over all passes. One that raises is said and left out."""
+    found: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
+    failed: dict[str, str] = {}
+    for number in range(passes):
+        for turn in turns:
+            if turn.what in failed:
+                continue
+            say(turn.what if passes == 1 else f"{turn.what}: {number + 1} of {passes}")
+            if turn.cold:
+                forget_pages(turn.cold)
+            try:
+                found[turn.what].append(timed(turn.what, turn.samples, turn.bytes, turn.work))
+            except Exception as err:
+                failed[turn.what] = said_of(err)
+    for turn in turns:
+        if turn.what in failed:
+            yield BenchRow(f"{turn.what}: {failed[turn.what]}", 0, 0, 0.0)
+        else:
+            rows = found[turn.what]
+            yield rows[0]._replace(
+                seconds=statistics.median(row.seconds for row in rows),
+                processor=statistics.median(row.processor for row in rows),
+            )
+
+
+def said_of(err: Exception) -> str:
+    """The first line of an error."""
+    return f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:200]}"
+
+
+def loaders(
+    index: SampleIndex, batch: int, workers: int, count: int, plain: bool
+) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
+    """What is always measured: (name, how it is made)."""
+    options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
+    if plain:
+        yield "plain DataLoader", lambda: DataLoader(PlainLines(index, count), batch, **options)
+    yield "ElasticLoader", lambda: ElasticLoader(IndexedDataset(index), batch, **options)
+    yield "ElasticLoader, not decoded", lambda: ElasticLoader(IndexedDataset(index, decode=False), batch, **options)
+
+
+def raw_loader(index: SampleIndex, batch: int) -> ElasticLoader:
+    """Bytes of samples, by a data set that has nothing in memory."""
+    return ElasticLoader(IndexedDataset(index, decode=False), batch, collate_fn=list)
+
+
+def index_again(sources: list[str]) -> None:
+    """An index from nothing."""
+    with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
+        build(sources, folder)
+
+
+def take_of(make: Callable[[], Iterable[Any]], count: int) -> None:
+    """So many samples of a new loader."""
+    take(make(), count)
+
+
+def resume(data: IndexedDataset, batch: int, state: dict[str, Any]) -> None:
+    """A new loader at a position, and its first batch."""
+    loader = ElasticLoader(data, batch, collate_fn=list)
+    loader.load_state_dict(state)
+    next(iter(loader))
+
+
+def take(loader: Any, count: int) -> None:
+    """So many samples."""
+    done = 0
+    for received in loader:
+        done += len(received)
+        if done >= count:
+            return
+
+
+def read_all(paths: list[str]) -> None:
+    """Every byte, one file after another."""
+    buffer = bytearray(_PIECE)
+    for path in paths:
+        with open(path, "rb", buffering=0, opener=source_owner.open_nonblocking) as stream:
+            while stream.readinto(buffer):
+                pass
+
+
+def timed(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
+    """Do it, and take the time."""
+    own, others = _processor(resource.RUSAGE_SELF), _processor(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begun
+    own = _processor(resource.RUSAGE_SELF) - own
+    gc.collect()  # workers end with the iterator that nobody has any more
+    return BenchRow(what, samples, size, seconds, own + _processor(resource.RUSAGE_CHILDREN) - others)
+
+
+def _processor(whose: int) -> float:
+    """Seconds of this process, or of its children that have ended."""
+    used = resource.getrusage(whose)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,9 @@
+"""`python -m hyperpod_lab.torture`."""
+
+import sys
+
+from hyperpod_kit import ending
+from hyperpod_lab.torture.cli import main
+
+if __name__ == "__main__":
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -1,0 +1,202 @@
+"""`hyperpod-kit checkpoint torture`: damage, deaths and failing disks, within a budget of time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import time
+from collections.abc import Callable
+
+from hyperpod_lab.torture import (
+    branch,
+    damage,
+    days,
+    faults,
+    flips,
+    kills,
+    lies,
+    memory_flips,
+    owners,
+    partners,
+    reshard,
+)
+from hyperpod_lab.torture.ground import Ground, ground
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+PARTS = ("flips", "damage", "memory", "kills", "faults", "lies", "reshard", "branch", "owners", "partners", "days")
+SHARES = {
+    "flips": 4.0,
+    "damage": 3.0,
+    "memory": 1.0,
+    "kills": 12.0,
+    "faults": 4.0,
+    "lies": 2.0,
+    "reshard": 1.0,
+    "branch": 1.0,
+    "owners": 1.0,
+    "partners": 1.0,
+    "days": 1.0,
+}
+"""How the budget is divided; what a part does not need goes to the ones after it."""
+
+
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint torture --budget 120
+  hyperpod-kit checkpoint torture --only kills --seed 8  # one part, repeatable"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint torture",
+        description="Damage checkpoints, kill trainers and agents, let the disk fail, and check each restore bit by "
+        "bit. Exit code: 0 nothing was ever wrong, 1 something was, 2 usage.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="time in all (default 120)")
+    parser.add_argument("--seed", type=int, default=None, help="repeat a run; default: of the day")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PARTS", help=f"of {','.join(PARTS)}")
+    parser.add_argument("--flips", type=int, default=10_000, help="at most so many (default 10,000)")
+    parser.add_argument(
+        "--damage",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="at most so many kinds of damage, drawn by lot (default 10,000: all)",
+    )
+    parser.add_argument(
+        "--mounted",
+        metavar="DIR",
+        help="do the damage below this directory (a mount), as far as objects can be changed there",
+    )
+    parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
+    parser.add_argument(
+        "--lies", type=int, default=300, metavar="N", help="the disk drops at most so many writes (default 300)"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=(1, 1, 1, 1, 2),
+        metavar="N,N",
+        help="how many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
+    )
+    parser.add_argument(
+        "--meetings",
+        type=int,
+        default=6,
+        help="roll-backs, jobs that meet, lost nodes, runs older than a day (default 6 of each)",
+    )
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="let each N-th operation fail only, in some of the ways (default 1: all, in every way)",
+    )
+    parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    return parser
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    found = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
+    if len(found) != text.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
+    return found
+
+
+def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
+    asked = {
+        "flips": args.flips,
+        "damage": args.damage,
+        "memory": args.flips // 100,
+        "kills": args.kills,
+        "faults": 0,
+        "lies": args.lies,
+        "reshard": len(reshard.CHANGES),
+        "branch": args.meetings,
+        "owners": args.meetings,
+        "partners": args.meetings,
+        "days": args.meetings,
+    }
+    part = PartOutcome(name, asked[name])
+    run: dict[str, Callable[[], None]] = {
+        "flips": lambda: flips.run(here, args.seed, part, budget),
+        "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
+        "memory": lambda: memory_flips.run(here, args.seed, part, budget),
+        "kills": lambda: kills.run(here, args.seed, part, budget, worlds=args.ranks),
+        "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
+        "lies": lambda: lies.run(here, args.seed, part, budget),
+        "reshard": lambda: reshard.run(here, args.seed, part, budget),
+        "branch": lambda: branch.run(here, args.seed, part, budget),
+        "owners": lambda: owners.run(here, args.seed, part, budget),
+        "partners": lambda: partners.run(here, args.seed, part, budget),
+        "days": lambda: days.run(here, args.seed, part, budget),
+    }
+    run[name]()
+    return part
+
+
+def torture(args: argparse.Namespace, budget: Budget) -> list[PartOutcome]:
+    """Run the chosen parts one after the other."""
+    wanted = args.only.split(",")
+    parts = []
+    with ground(args.dir) as top:
+        for index, name in enumerate(wanted):
+            share = SHARES[name] / sum(SHARES[other] for other in wanted[index:])
+            parts.append(_run(name, top.fresh(name), args, Budget(max(budget.left, 0.0) * share, budget)))
+            if not args.json:
+                _print(parts[-1])
+    return parts
+
+
+def _print(part: PartOutcome) -> None:
+    counts = ", ".join(f"{name} {number:,}" for name, number in sorted(part.counts.items()))
+    short = "" if part.done >= part.asked else " (the budget was over)"
+    print(f"{part.name}: {part.done:,} of {part.asked:,}{short} in {part.seconds:.0f} s: {counts}")
+    for violation in part.violations:
+        print(f"  VIOLATION {violation}")
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 nothing was ever wrong, 1 something was, 2 usage."""
+    parser = build_parser()
+    try:
+        args = parser.parse_args(argv)
+        unknown = set(args.only.split(",")) - set(PARTS)
+        if unknown:
+            parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
+    except SystemExit as end:
+        return int(end.code or 0)
+    budget = Budget(args.budget)
+    # Told to end, it still ends its agents, removes what it has made and says what it has seen.
+    before = signal.signal(signal.SIGTERM, lambda *_: budget.stop())
+    try:
+        return _torture_and_tell(args, budget)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _torture_and_tell(args: argparse.Namespace, budget: Budget) -> int:
+    if args.seed is None:
+        args.seed = int(time.strftime("%Y%m%d"))
+    begin = time.monotonic()
+    parts = torture(args, budget)
+    broken = any(part.counts["violations"] for part in parts)
+    seconds = time.monotonic() - begin
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "ok": not broken,
+                    "seed": args.seed,
+                    "budget": args.budget,
+                    "seconds": round(seconds, 1),
+                    "parts": {part.name: part.to_json() for part in parts},
+                }
+            )
+        )
+    else:
+        print(f"{'SOMETHING IS WRONG' if broken else 'nothing was ever wrong'}; seed {args.seed}, {seconds:.0f} s")
+    return int(broken)

@@ -1,0 +1,171 @@
+"""A look at a damaged root from a process of its own: what `verify` says and what a restore returns.
+
+A look may hang, and it may eat memory: whoever started the process ends it, and it has a bound on what it can allocate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import resource
+import warnings
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from hyperpod_lab.torture import life
+
+DEADLINE = 60.0
+"""Seconds for one look; a machine that is busy with other things needs some."""
+
+MOST = 300 << 20
+"""Bytes of memory that one look may take in all, torch included."""
+
+_GUARD = 1 << 30
+"""Bytes of address space that a process of looks may add: what reads without an end must not take the machine along.
+Threads reserve far more of it than they use."""
+
+NOBODY = 65534
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What was seen. `restored`: (epoch, step), None when nothing was. `error`: a refusal, or whatever else was raised.
+
+    `declared`: the error is one that the engine says it raises. `rejected`: newer ones that were passed over.
+    `memory`: the most that the process had meanwhile, in bytes.
+    """
+
+    verify: int = -1
+    restored: tuple[int, int] | None = None
+    wrong: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    error: str = ""
+    declared: bool = True
+    memory: int = 0
+
+
+class Looker:
+    """Looks at one root after the other; a process that hung or died is replaced.
+
+    `pristine`: an undamaged root that is looked at first, while everything can be read that is imported late; what
+    follows is seen by a user who is not root.
+    """
+
+    def __init__(self, seed: int, *, pristine: str = "") -> None:
+        self._seed = seed
+        self._pristine = pristine
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+
+    def look(self, root: str) -> CaseResult:
+        """What there is to be seen at `root`."""
+        if self._process is None or self._pipe is None:
+            mine, theirs = life.CONTEXT.Pipe()
+            self._pipe = mine
+            self._process = life.spawn(_serve, (theirs, self._seed, self._pristine))
+            theirs.close()
+        try:
+            self._pipe.send(root)
+            if self._pipe.poll(DEADLINE):
+                seen: CaseResult = self._pipe.recv()
+                return seen
+            self.close()
+            return CaseResult(error=f"it did not end within {DEADLINE:g} s", declared=False)
+        except (EOFError, OSError):
+            self._process.join(DEADLINE)
+            code = self._process.exitcode
+            self.close()
+            return CaseResult(error=f"it died: exit code {code}", declared=False)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._process = self._pipe = None
+
+
+def _serve(pipe: Connection, seed: int, pristine: str) -> None:
+    for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
+        del os.environ[name]
+    import torch
+
+    torch.set_num_threads(1)
+    from hyperpod_lab.torture.subject import Subject
+
+    warnings.simplefilter("ignore", RuntimeWarning)
+    subject = Subject(seed, width=8)
+    if pristine:
+        _both(pristine, subject)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    else:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            had = int(file.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (had + _GUARD, had + _GUARD))
+    while True:
+        try:
+            root = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        measured = _forget_memory()
+        seen = _both(root, subject)
+        pipe.send(replace(seen, memory=_memory()) if measured else seen)
+
+
+def _forget_memory() -> bool:
+    """Measure from now on; False where this process may not."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+        return True
+    return False
+
+
+def _memory() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+
+
+def _both(root: str, subject: Any) -> CaseResult:
+    seen: dict[str, Any] = {"verify": _verify(root)}
+    try:
+        seen.update(_restore(root, subject))
+    except BaseException as err:
+        from hyperpod_kit.errors import CheckpointError
+
+        seen.update(error=f"{type(err).__name__}: {err}"[:500], declared=isinstance(err, CheckpointError))
+    return CaseResult(**seen)
+
+
+def _verify(root: str) -> int:
+    from hyperpod_kit.checkpoint.commands import cli
+
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return cli.main(["verify", root])
+        except BaseException:
+            return -1
+
+
+def _restore(root: str, subject: Any) -> dict[str, Any]:
+    """What `Manager` does to restore, without agents: nothing here depends on them."""
+    from hyperpod_kit.checkpoint import Restored, candidate_run, restore, startup
+    from hyperpod_kit.checkpoint.collectives import Ranks
+    from hyperpod_kit.checkpoint.repository.store.open import open_store
+
+    subject.wipe()
+    ranks = Ranks(alone=True)
+    start = startup.identify(ranks, root, None, None)
+    nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
+    got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, held=()).got
+    if not isinstance(got, Restored):
+        return {"error": "started from scratch", "declared": False}
+    return {
+        "restored": (got.epoch, got.step),
+        "wrong": subject.differs(got.epoch, got.step),
+        "rejected": [name for name, _ in got.rejected],
+    }

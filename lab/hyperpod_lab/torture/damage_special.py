@@ -1,0 +1,180 @@
+"""The kinds of damage that only a file system knows: special files, links, owners, modes.
+
+Each is done to a directory called `root`; what it needs outside lies beside that.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_lab.torture.damage_kinds import ANY, NEWEST, OLDER, DamageKind, Objects, RootNames
+
+
+def kinds(objects: Objects) -> list[DamageKind]:
+    """All of them, for a root with these objects. Owners, devices and modes that count need root."""
+    names = RootNames.of(objects)
+    every = [*names.of_newest(), *names.beside]
+    found = [*_special(names, every), *_of_linked_attempts(names)]
+    return [*found, *_of_modes(names, every)] if os.geteuid() == 0 else found
+
+
+def _in_place(name: str, make: Callable[[Path], None], root: Path) -> None:
+    """`make` in the place of the file `name`; its bytes lie beside the root as `copy`."""
+    path = root / name
+    path.rename(_outside(path, "copy"))
+    make(path)
+
+
+def _socket(path: Path) -> None:
+    # Not by bind(2), to which a path may have 107 bytes at most.
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+def _link(target: str, path: Path) -> None:
+    path.symlink_to(target)
+
+
+def _outside(path: Path, name: str) -> Path:
+    """A name beside the root."""
+    return next(parent for parent in path.parents if parent.name == "root").parent / name
+
+
+def _link_beside(make: Callable[[Path], None], path: Path) -> None:
+    """A link to something that lies outside the root."""
+    make(_outside(path, "outside"))
+    path.symlink_to(_outside(path, "outside"))
+
+
+def _sparse(size: int, path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(size)
+
+
+def _mixed(path: Path) -> None:
+    path.mkdir()
+    (path / "inner").write_bytes(b"x")
+
+
+def _ring(path: Path) -> None:
+    path.symlink_to(path.name + ".2")
+    (path.parent / (path.name + ".2")).symlink_to(path.name)
+
+
+def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+    ways: list[tuple[str, Callable[[Path], None]]] = [
+        ("a fifo", os.mkfifo),
+        ("a socket", _socket),
+        ("an empty directory", Path.mkdir),
+        ("a directory with a file", _mixed),
+        ("a link to itself", lambda path: path.symlink_to(path.name)),
+        ("a ring of links", _ring),
+        ("a sparse file of 1 TB", partial(_sparse, 1 << 40)),
+        ("a sparse file of 17 MB", partial(_sparse, 17 << 20)),
+        ("a null device", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))),
+        ("a device of zeros", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))),
+        ("a block device", lambda path: os.mknod(path, 0o666 | stat.S_IFBLK, os.makedev(7, 99))),
+        ("a device without a driver", lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(240, 99))),
+        ("a link to a fifo", partial(_link_beside, os.mkfifo)),
+        ("a link to a socket", partial(_link_beside, _socket)),
+        ("a link to its own bytes outside", lambda path: path.symlink_to(_outside(path, "copy"))),
+        *(
+            (f"a link to {target}", partial(_link, target))
+            for target in (
+                "/dev/zero",
+                "/dev/null",
+                "/dev/full",
+                "/dev/tty",
+                "/proc/self/mem",
+                "/proc/kmsg",
+                "/dev/random",
+                "nowhere",
+                ".",
+                "..",
+                "/",
+                "/etc/passwd",
+                "/proc/self/fd/0",
+                "../" * 40 + "etc/hostname",
+                "x" * 200,
+            )
+        ),
+    ]
+    for name in every:
+        for how, make in ways:
+            yield DamageKind(f"{name} is {how}", names.expected(name), special=partial(_in_place, name, make))
+
+        def hard(root: Path, name: str = name) -> None:
+            os.link(root / name, root.parent / "second name")
+
+        yield DamageKind(f"{name} has a second name outside", NEWEST, special=hard)
+    for place in (layout.LEASES, layout.PINS):
+        for how, make in ways:
+            yield DamageKind(f"{place} is {how}", NEWEST, special=partial(_made, place, make))
+
+
+def _made(name: str, make: Callable[[Path], None], root: Path) -> None:
+    (root / name).write_bytes(b"")
+    _in_place(name, make, root)
+
+
+def _of_linked_attempts(names: RootNames) -> Iterator[DamageKind]:
+    for index, attempt in enumerate(names.attempts):
+
+        def moved(root: Path, attempt: str = attempt) -> None:
+            (root / attempt).rename(root.parent / "archive")
+            (root / attempt).symlink_to(root.parent / "archive")
+
+        yield DamageKind(f"attempt {index} moved outside, a link in its place", NEWEST, special=moved)
+
+        def to_another(root: Path, attempt: str = attempt, index: int = index) -> None:
+            (root / attempt).rename(root.parent / "archive")
+            (root / attempt).symlink_to(names.attempts[index - 1])
+
+        yield DamageKind(f"attempt {index} is a link to another", OLDER if index == 0 else NEWEST, special=to_another)
+        for target in ("nowhere", attempt, "/dev/zero", "/proc", "."):
+
+            def elsewhere(root: Path, attempt: str = attempt, target: str = target) -> None:
+                (root / attempt).rename(root.parent / "archive")
+                (root / attempt).symlink_to(target)
+
+            shown = "itself" if target == attempt else target
+            yield DamageKind(
+                f"attempt {index} is a link to {shown}", OLDER if index == 0 else NEWEST, special=elsewhere
+            )
+        for how, make in (("fifo", os.mkfifo), ("file", Path.touch)):
+            yield DamageKind(
+                f"attempt {index} is a {how}",
+                OLDER if index == 0 else NEWEST,
+                special=partial(_in_place, attempt, make),
+            )
+    for target in (".", "..", "/proc", "seq-000099.step-0000000099.e9-abcd"):
+        yield DamageKind(
+            f"one more attempt, a link to {target}",
+            NEWEST,
+            special=lambda root, target=target: (  # type: ignore[misc]
+                root / "seq-000099.step-0000000099.e9-abcd"
+            ).symlink_to(target),
+        )
+
+
+def _of_modes(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
+    """Owners and modes; whoever looks is not root, and so may be kept from looking."""
+    places = [*every, *names.attempts, "."]
+    for name in places:
+        for mode in (0o000, 0o200, 0o111, 0o400, 0o444, 0o600, 0o777, 0o7777):
+
+            def chmod(root: Path, name: str = name, mode: int = mode) -> None:
+                (root / name).chmod(mode)
+
+            yield DamageKind(f"{name} has mode {mode:o}", ANY, special=chmod, unprivileged=True)
+            yield DamageKind(f"{name} has mode {mode:o}, seen by root", NEWEST, special=chmod)
+        for uid in (1, 12345, 65534):
+
+            def chown(root: Path, name: str = name, uid: int = uid) -> None:
+                os.lchown(root / name, uid, uid)
+
+            yield DamageKind(f"{name} belongs to uid {uid}", NEWEST, special=chown)

@@ -1,0 +1,325 @@
+"""A run that is older than a day ends: whatever happens then, one whole checkpoint is left, and a loss is told of.
+
+Each run saves something durable, trains on for "a day", captures more and is killed, agents and all. Then storage is
+away or there, another run's agent starts in the same memory, or a day passes before anybody comes for what lies there.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint.agent import capture_age, flush, partner_memory, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, Page
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.repository import catalog, policy
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture import day, life
+from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.life import LifeSpec
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+_SECONDS = 60.0
+_BEFORE, _AFTER = 2, 3
+"""Saves before the run's day, of which the first is durable, and after it."""
+
+Events = list[dict[str, Any]]
+
+
+class DayEvent(enum.Enum):
+    """What happens to what the run has left in memory."""
+
+    STORAGE_AWAY = "storage is away at the flush"
+    ANOTHER_RUN = "another run's agent starts"
+    STORAGE_THERE = "a flush"
+    DAY_PASSES = "a day passes, then a flush"
+    DAY_PASSES_AWAY = "a day passes with storage away, then a flush"
+    CLOCK_SET = "the captures are of another clock, then a flush with storage away"
+
+
+class DayWay(enum.Enum):
+    """How the run becomes older than a day."""
+
+    TIMES = "its files are"
+    CLOCK = "the flush's clock is"
+
+
+@dataclass(frozen=True)
+class DayScene:
+    """One run. `memory`: see LifeSpec. `world`: 1, or 2 for ranks on two nodes with copies at each other."""
+
+    event: DayEvent
+    way: DayWay = DayWay.TIMES
+    memory: int = 0
+    world: int = 1
+
+    def __str__(self) -> str:
+        cadence = "two cadences" if self.memory else "one cadence"
+        return f"{self.event.value}, {self.way.value} old, {cadence}, {self.world} nodes"
+
+
+@dataclass(frozen=True)
+class DayOutcome:
+    """`captures`: whole ones in memory at the end that storage did not have; `copies`: those at partners; `lost`: of
+    them, what no storage has afterwards; `told`: whether a flush said that something is lost; `wrong`: "" for nothing.
+    """
+
+    captures: int
+    copies: int
+    lost: int
+    told: bool
+    wrong: str
+
+
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Let days pass until `part.asked` runs have ended or the budget is over."""
+    begin = time.monotonic()
+    dice = random.Random(f"days/{seed}")
+    while part.done < part.asked and not budget.over:
+        event = list(DayEvent)[part.done % len(DayEvent)]
+        scene = DayScene(event, dice.choice(list(DayWay)), dice.choice((0, 5)), dice.choice((1, 1, 1, 2)))
+        outcome = play(here.fresh(str(part.done)), seed + part.done, scene)
+        part.done += 1
+        part.counts[scene.event.value] += 1
+        part.counts["captures"] += outcome.captures
+        part.counts["copies at partners"] += outcome.copies
+        part.counts["given up aloud"] += outcome.lost
+        if outcome.wrong:
+            part.violate(f"seed {seed}, run {part.done}, {scene}: {outcome.wrong}")
+    part.seconds = time.monotonic() - begin
+
+
+def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.of_the_run) -> DayOutcome:
+    """One run from its start to what is left of it. `pass_day`: what a day does to a node's memory while the run goes
+    on."""
+    nodes = [here.fresh(f"node-{rank}") for rank in range(scene.world)]
+    try:
+        return _DayRun(here, nodes, seed, scene, pass_day).play()
+    finally:
+        for node in nodes:
+            node.clear()
+
+
+class _DayRun:
+    def __init__(
+        self, here: Ground, nodes: list[Ground], seed: int, scene: DayScene, pass_day: Callable[[str], None]
+    ) -> None:
+        self._here, self._nodes, self._scene, self._pass_day = here, nodes, scene, pass_day
+        self._outcomes: list[flush.FlushOutcome] = []
+        self._go = here.disk / "the day has passed"
+        options: dict[str, Any] = {"keep": policy.Latest(20), "slots": 4}
+        if scene.world > 1:
+            options["partners"] = True
+        self._orders = [
+            LifeSpec(
+                root=here.root,
+                shm=str(node.shm),
+                events=str(here.disk / f"life-{rank}"),
+                seed=seed,
+                rank=rank,
+                world=scene.world,
+                store=str(here.disk / "meet"),
+                saves=_BEFORE + _AFTER,
+                memory=scene.memory,
+                lingers=SaveState.SEALED,
+                pauses=((_BEFORE, str(self._go)), (_BEFORE + _AFTER, str(here.disk / "never"))),
+                revives=False,
+                options=tuple(options.items()),
+            )
+            for rank, node in enumerate(nodes)
+        ]
+
+    def play(self) -> DayOutcome:
+        told = self._train()
+        problem = next((one for events in told for one in events if one["what"] in ("error", "save raised")), None)
+        if problem is not None:
+            return DayOutcome(0, 0, 0, False, f"it could not begin: {problem}")
+        before = self._newer(self._nodes)
+        copies = sum(len(_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
+        self._happen()
+        lost = self._missing(before)
+        told_lost = any(one.lost for one in self._outcomes)
+        wrong = self._judged(told, before, lost, told_lost)
+        return DayOutcome(len(before) * self._scene.world, copies, len(lost), told_lost, wrong)
+
+    def _train(self) -> list[Events]:
+        """Until it is killed, with captures that storage has not."""
+        ranks = [life.start(order) for order in self._orders]
+        self._wait(_BEFORE)
+        until(self._committed, _SECONDS)
+        for node in self._nodes:
+            self._pass_day(str(node.shm))
+        _away(self._here.root)  # what is captured from now on cannot be written
+        by_descriptor.touch(self._go)
+        self._wait(_BEFORE + _AFTER)
+        until(self._dated, _SECONDS)  # of a capture that nobody has sealed the age is not known
+        for node in self._nodes:
+            node.kill_agents()
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+        _back(self._here.root)
+        return [life.events(order.events) for order in self._orders]
+
+    def _wait(self, saves: int) -> None:
+        """Until every rank has captured so many, and waits."""
+        until(lambda: all(_waits(life.events(one.events), saves) for one in self._orders), _SECONDS)
+
+    def _dated(self) -> bool:
+        """Whether every whole capture of every node has been sealed, and so has an age."""
+        now = capture_age.now()
+        pages = [page for node in self._nodes for page in _pages(str(node.shm))]
+        return all(capture_age.age(page, now) is not None for page in pages)
+
+    def _committed(self) -> set[tuple[int, int]]:
+        return {(one.name.epoch, one.name.seq) for one in catalog.attempts(self._here.root) if one.committed}
+
+    def _newer(self, nodes: list[Ground]) -> dict[Key, Page]:
+        """The whole captures of all ranks that storage has not, by key."""
+        newest = max(self._committed(), default=(0, 0))
+        found = [{page.key: page for page in _pages(str(node.shm))} for node in nodes]
+        return {
+            key: page
+            for key, page in found[0].items()
+            if key[:2] > newest and all(key in others for others in found[1:])
+        }
+
+    def _missing(self, before: dict[Key, Page]) -> dict[Key, Page]:
+        """Those that storage has not now either, unless it has a newer one and they were for memory."""
+        there = self._committed()
+        return {
+            key: page
+            for key, page in before.items()
+            if key[:2] not in there and not (page.memory and any(key[:2] < other for other in there))
+        }
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def _happen(self) -> None:
+        event = self._scene.event
+        for node in self._nodes:
+            if event is DayEvent.DAY_PASSES:
+                day.of_the_captures(str(node.shm))
+            elif event is DayEvent.DAY_PASSES_AWAY:
+                day.of_the_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
+            elif event is DayEvent.CLOCK_SET:
+                _of_another_clock(str(node.shm))
+        if event is DayEvent.ANOTHER_RUN:
+            self._another_run()
+        if event in (DayEvent.STORAGE_AWAY, DayEvent.DAY_PASSES_AWAY, DayEvent.CLOCK_SET):
+            _away(self._here.root)
+            self._flush()
+            _back(self._here.root)
+        self._flush()
+        self._flush()  # a copy on one node is of no more use once the other node's flush has committed
+
+    def _another_run(self) -> None:
+        """In each node's memory; it ends well, and leaves the other's captures."""
+        for number, order in enumerate(self._orders):
+            other = replace(
+                order,
+                root=f"{self._here.root}-other",
+                events=str(self._here.disk / f"other-{number}"),
+                rank=0,
+                world=1,
+                saves=1,
+                pauses=(),
+                revives=True,
+                options=(),
+            )
+            process = life.start(other)
+            process.join(_SECONDS)
+
+    def _flush(self) -> None:
+        clock = capture_age.now
+        if self._scene.way is DayWay.CLOCK and self._scene.event is not DayEvent.DAY_PASSES:
+            clock = _later
+        for node in self._nodes:
+            self._outcomes += flush.flush(folder=str(node.shm), timeout=10.0, clock=clock)
+
+    # --- what is left ---------------------------------------------------------------------------------------------
+
+    def _judged(self, told: list[Events], before: dict[Key, Page], lost: dict[Key, Page], told_lost: bool) -> str:
+        if not before:
+            return f"nothing was left in memory: {[events[-3:] for events in told]}"
+        may_lose = self._scene.event is DayEvent.DAY_PASSES_AWAY
+        wrong = []
+        if lost and not may_lose:
+            wrong.append(f"lost {sorted(lost)}: {[one.note for one in self._outcomes]}")
+        if bool(lost) != told_lost:
+            wrong.append(f"lost {sorted(lost)}, and it was {'' if told_lost else 'not '}said: {self._outcomes}")
+        left = [name for node in self._nodes for name in _slots(node.shm)]
+        if left:
+            wrong.append(f"left in memory: {left}: {[one.note for one in self._outcomes]}")
+        wrong += self._restored(max((key[:2] for key in before if key not in lost), default=(1, 1)))
+        return "; ".join(wrong)
+
+    def _restored(self, floor: tuple[int, int]) -> list[str]:
+        """A start on new nodes comes back to that capture at least, bit by bit."""
+        last = [
+            replace(order, events=order.events + ".last", store=order.store + ".last", saves=0, pauses=())
+            for order in self._orders
+        ]
+        ranks = [life.start(order) for order in last]
+        for rank in ranks:
+            rank.join(_SECONDS)
+        wrong = []
+        for order in last:
+            events = life.events(order.events)
+            got = next((one for one in events if one["what"] == "restored"), None)
+            if got is None or got["wrong"] or (got["epoch"], got["seq"]) < floor:
+                wrong.append(f"rank {order.rank} restored {got or events}, expected {floor} or newer")
+        return wrong
+
+
+def _later() -> capture_age.BootMoment:
+    """An hour before what was captured just now is too old."""
+    now = capture_age.now()
+    return now._replace(seconds=now.seconds + capture_age.MAX_AGE - 3600.0)
+
+
+def _waits(events: Events, saves: int) -> bool:
+    """Whether a life has captured so many, and waits for a day to pass."""
+    begun = sum(one["what"] == "saving" for one in events)
+    return begun == saves and bool(events[-1]["what"] == "waiting")
+
+
+def _pages(folder: str) -> list[Page]:
+    found = []
+    for slot in shm_slots.attached(folder, partner_memory.names(folder)):
+        page = slot.page
+        slot.close()
+        if page is not None and page.state in COMPLETE_STATES:
+            found.append(page)
+    return found
+
+
+def _slots(folder: Path) -> list[str]:
+    slots = [path for path in folder.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
+    return sorted(str(path.relative_to(folder.parent)) for path in slots)
+
+
+def _of_another_clock(folder: str) -> None:
+    """As if each capture had been sealed in a time to come, or by a clock that nobody here knows."""
+    for place in (folder, partner_memory.copies_directory(folder)):
+        for number, slot in enumerate(shm_slots.attached(place, partner_memory.names(place))):
+            page, now = slot.page, capture_age.now()
+            if page is not None and page.state in COMPLETE_STATES:
+                other = now._replace(seconds=now.seconds + 1e9) if number % 2 else now._replace(clock="another")
+                slot.write_page(capture_age.dated(page, other))
+            slot.close()
+
+
+def _away(root: str) -> None:
+    by_descriptor.rename(root, f"{root}.away")
+    by_descriptor.touch(root)
+
+
+def _back(root: str) -> None:
+    by_descriptor.unlink(root)
+    by_descriptor.rename(f"{root}.away", root)

@@ -1,0 +1,254 @@
+"""The n-th operation of a commit fails, for every n, every kind of failure and every storage.
+
+What is committed is what a dead job left in shared memory (`checkpoint flush`, which seals, writes and commits as an
+agent does). Then, with the storage well again: the newest valid checkpoint must be the previous or the new one, with
+every byte as it was; whoever was told that it is committed, or lost its memory, must find the new one; and trying
+again must commit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.agent import flush
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.repository import layout, selection, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture import backends, life
+from hyperpod_lab.torture.faulty import KINDS, FailureKind, FaultyStore
+from hyperpod_lab.torture.faulty_calls import FaultyCalls
+from hyperpod_lab.torture.ground import Ground
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+PREVIOUS, NEW = 1, 2
+"""seq of the checkpoint that is there and of the one that is committed among failures."""
+
+_WORLD = 2
+
+
+@dataclass(frozen=True)
+class Template:
+    """A root with the previous checkpoint, the shared memory with the new one, and both checkpoints' right bytes."""
+
+    root: Path
+    objects: dict[str, bytes]
+    memory: Path
+    shards: dict[int, list[bytes]]
+
+
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: int = 1) -> None:
+    """Sweep all backends; `part.asked` is set to what was found to be there.
+
+    `every`: each N-th operation only, and four kinds of failure drawn by lot.
+    """
+    begin = time.monotonic()
+    dice = random.Random(f"faults/{seed}")
+    template = _template(here, seed)
+    sweeps: list[tuple[str, bool]] = [(name, False) for name in backends.NAMES]
+    sweeps += [("posix", True), ("restricted", True)]
+    for index, (name, calls) in enumerate(sweeps):
+        why = backends.missing(name)
+        if why is not None:
+            part.counts[f"{name} not run: {why}"] += 1
+            continue
+        until = Budget(budget.left / (len(sweeps) - index), budget)
+        with backends.maker(name, template.root) as make:
+            for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
+                sweep = _Sweep(
+                    here,
+                    template,
+                    make,
+                    kind,
+                    calls,
+                    f"{name}{' system calls' if calls else ''}",
+                    dice.randrange(min(every, 10)),
+                    every,
+                )
+                _sweep(sweep, part, until)
+    part.asked = max(part.asked, part.done)
+    part.seconds = time.monotonic() - begin
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    here: Ground
+    template: Template
+    make: Callable[[], Store]
+    kind: FailureKind
+    calls: bool
+    name: str
+    first: int
+    every: int
+
+
+def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
+    """n = 1, 2, … until nothing fails any more."""
+    at = sweep.first + 1 - sweep.every
+    while True:
+        at += sweep.every
+        if budget.over:
+            part.counts["sweeps cut short"] += 1
+            part.asked = part.done + 1
+            return
+        store = sweep.make()
+        _fill(store, sweep.template.objects)
+        memory = sweep.here.shm / "case"
+        by_descriptor.remove_tree(memory, ignore_errors=True)
+        by_descriptor.copy_tree(sweep.template.memory, memory)
+        failed, outcome = _flush_with(store, sweep, memory, at)
+        what = f"{sweep.name}, {sweep.kind} at operation {at} ({', '.join(failed[:2])})"
+        for wrong in _judge(store, sweep.template, outcome, memory):
+            part.violate(f"{what}: {wrong}")
+        if not failed:
+            return
+        part.done += 1
+        part.counts[sweep.name] += 1
+        part.counts["committed all the same" if outcome.attempt else "not committed"] += 1
+
+
+def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
+    """Flush with the fault; (what failed, what came of it)."""
+    if sweep.calls:
+        with _stores_are(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
+            return faulty.failed, _flush(memory)
+    broken = FaultyStore(store, sweep.kind, at)
+    with _stores_are(broken):
+        return broken.failed, _flush(memory)
+
+
+def _flush(memory: Path) -> flush.FlushOutcome:
+    (outcome,) = flush.flush(folder=str(memory), timeout=5.0)
+    return outcome
+
+
+def _judge(store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path) -> Iterator[str]:
+    found = _newest(store, template)
+    if isinstance(found, str):
+        yield found
+        return
+    if found != NEW and (outcome.attempt or outcome.removed):
+        yield f"{outcome}, but the newest valid checkpoint is seq {found}"
+    with _stores_are(store):
+        if any(memory.glob("*.img")):
+            again = _flush(memory)
+            found = _newest(store, template)
+            if found != NEW:
+                yield f"tried again: {again}, and the newest valid is {found}"
+
+
+def _newest(store: Store, template: Template) -> int | str:
+    """seq of the newest valid checkpoint, or what is wrong with it."""
+    try:
+        found = selection.newest_valid(store)
+    except CheckpointError as err:
+        return f"nothing can be restored: {type(err).__name__}: {err.message}"
+    if found.seq not in template.shards:
+        return f"seq {found.seq} is restored, which nobody saved"
+    body = verify.read_manifest(store, found.attempt)
+    for record, right in zip(body.shards, template.shards[found.seq], strict=True):
+        if _bytes(store, f"{found.attempt}/{record.file}") != right:
+            return f"seq {found.seq} is restored, and its {record.file} is not what was saved"
+    return found.seq
+
+
+def _bytes(store: Store, name: str) -> bytes:
+    reader = store.open_read(name)
+    try:
+        data = bytearray(reader.size)
+        done = 0
+        while done < len(data):
+            done += reader.read_into(memoryview(data)[done:], done)
+        return bytes(data)
+    finally:
+        reader.close()
+
+
+def _fill(store: Store, objects: dict[str, bytes]) -> None:
+    for name, data in objects.items():
+        writer = store.open_write(name, len(data))
+        writer.write(memoryview(data), 0)
+        writer.finish()
+
+
+_ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "agent.", "commands"))
+
+
+@contextlib.contextmanager
+def _stores_are(store: object) -> Iterator[None]:
+    """Whatever root the engine opens, it gets this store."""
+    names = [
+        (module, name)
+        for module in list(sys.modules.values())
+        if getattr(module, "__name__", "").startswith(_ENGINE)
+        for name, value in list(vars(module).items())
+        if value is open_store
+    ]
+    for module, name in names:
+        setattr(module, name, lambda _root: store)
+    try:
+        yield
+    finally:
+        for module, name in names:
+            setattr(module, name, open_store)
+
+
+def _template(here: Ground, seed: int) -> Template:
+    """Two ranks save twice; their agents die before the second save is on storage."""
+    made = here.fresh("template")
+    ranks = []
+    for rank in range(_WORLD):
+        ranks.append(
+            life.start(
+                life.LifeSpec(
+                    root=made.root,
+                    shm=str(made.shm),
+                    events=str(made.disk / f"life.{rank}"),
+                    seed=seed,
+                    rank=rank,
+                    world=_WORLD,
+                    store=str(made.disk / "rendezvous"),
+                    saves=2,
+                    lingers=SaveState.DURABLE,
+                    failpoint="commit.before_extra@2",
+                    revives=False,
+                    algorithm="blake2b",
+                )
+            )
+        )
+    for process in ranks:
+        process.join(60.0)
+    made.kill_agents()
+    root = Path(made.root)
+    found = selection.newest_valid(made.root)
+    if found.seq != PREVIOUS or not any(made.shm.glob("*.img")):
+        raise CheckpointError(
+            f"the previous checkpoint is seq {found.seq}, expected {PREVIOUS}: {life.events(str(made.disk / 'life.0'))}"
+        )
+    objects = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and (path.parent == root or path.parent.name == found.attempt)
+    }
+    # What it looks like when nothing fails is what it must look like whatever fails.
+    memory = here.shm / "reference"
+    by_descriptor.copy_tree(made.shm, memory)
+    _flush(memory)
+    shards = {}
+    for seq in (PREVIOUS, NEW):
+        newest = found.attempt if seq == PREVIOUS else selection.newest_valid(made.root).attempt
+        if layout.parse_checkpoint_id(newest) is None or f"seq-{seq:06d}" not in newest:
+            raise CheckpointError(f"{newest} is not the checkpoint with seq {seq}")
+        shards[seq] = [(root / newest / layout.shard_file(rank)).read_bytes() for rank in range(_WORLD)]
+    if not set(os.listdir(made.shm)):
+        raise CheckpointError("the shared memory with the new checkpoint is empty")
+    return Template(root, objects, made.shm, shards)

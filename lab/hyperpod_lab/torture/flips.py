@@ -1,0 +1,198 @@
+"""One byte changed, anywhere: verify must name the file, restore must walk back or refuse, and never return it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperpod_kit.checkpoint import Manager, Restored
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.repository import digest, layout, verify
+from hyperpod_kit.environment import HPK_SHM_DIR
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture.ground import Ground
+from hyperpod_lab.torture.report import Budget, PartOutcome
+from hyperpod_lab.torture.subject import Subject
+
+OLD, NEW = 10, 11
+"""Steps of the two checkpoints. The new one is damaged; the old one is there in every second root."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a file that gets its own share of the flips."""
+
+    name: str
+    file: Path
+    begin: int
+    end: int
+
+
+class _Target:
+    """A root with one or two checkpoints, and a manager that restores from it again and again."""
+
+    def __init__(self, here: Ground, seed: int, *, older: bool, algorithm: str) -> None:
+        self.older = older
+        self.root = Path(here.root)
+        self._subject = Subject(seed, width=8)
+        first = Manager(self.root, algorithm=algorithm)
+        first.restore(self._subject.state)
+        self.epoch = first.epoch
+        for step in (OLD, NEW) if older else (NEW,):
+            self._subject.fill(self.epoch, step)
+            handle = first.save(step, self._subject.state, on_busy="wait")
+            if not handle.wait(SaveState.DURABLE, timeout=60.0):
+                raise CheckpointError(f"the checkpoint to be damaged was not made: {handle}")
+        first.close()
+        assert handle.attempt is not None
+        self.attempt = handle.attempt
+        self._manager = Manager(self.root)
+        self._known = set(os.listdir(self.root))
+        problem = self.restored()
+        if problem != f"step {NEW}":
+            raise CheckpointError(f"an undamaged checkpoint gave: {problem}")
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def restored(self) -> str:
+        """What a restore gives now: `step N`, `refused: …`, or whatever is wrong with it."""
+        self._subject.wipe()
+        try:
+            got = self._manager.restore(self._subject.state)
+        except NoValidCheckpoint as err:
+            return f"refused: {err.message}"
+        except CheckpointError as err:
+            return f"{type(err).__name__}: {err.message}"
+        finally:
+            self._forget_tombstones()
+        if not isinstance(got, Restored):
+            return "started from scratch"
+        wrong = self._subject.differs(self.epoch, got.step)
+        if wrong:
+            return f"returned changed bytes of step {got.step}: {', '.join(wrong)}"
+        if got.step == OLD and self.attempt not in [attempt for attempt, _ in got.rejected]:
+            return "walked back without a reason"
+        return f"step {got.step}"
+
+    def _forget_tombstones(self) -> None:
+        """The next flip must be found by itself, not because a restore has written this checkpoint off."""
+        for name in set(os.listdir(self.root)) - self._known:
+            if layout.parse_tombstone(name) is not None:
+                by_descriptor.unlink(self.root / name)
+
+    def verdict(self, file: str) -> str:
+        """What `verify` says: `named`, or what it said instead of naming the damaged file."""
+        try:
+            verify.verify_checkpoint(str(self.root), self.attempt)
+        except (CheckpointError, OSError) as err:
+            reason = verify.describe_failure(err)
+            return "named" if file in reason else f"the reason does not name {file}: {reason}"
+        return "passed"
+
+    def stretches(self) -> list[Stretch]:
+        """Every kind of byte that a checkpoint consists of."""
+        folder = self.root / self.attempt
+        out = []
+        for path in sorted(folder.iterdir()):
+            size = path.stat().st_size
+            if not path.name.startswith("shard-"):
+                out.append(Stretch(path.name, path, 0, size))
+                continue
+            with open(path, "rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                text = len(file.read(length).rstrip(b" "))
+            json_end, data, data_end = 8 + text, 8 + length, digest.split(size)[0]
+            out += [
+                Stretch("shard length", path, 0, 8),
+                Stretch("shard header", path, 8, json_end),
+                Stretch("shard data", path, data, data_end),
+                Stretch("shard digests", path, data_end, size),
+            ]
+            if data > json_end:
+                out.append(Stretch("shard padding", path, json_end, data))
+        return out
+
+
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Flip bytes until `part.asked` are done or the budget is over."""
+    begin = time.monotonic()
+    dice = random.Random(f"flips/{seed}")
+    with _memory_at(here), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        targets = [
+            _Target(here.fresh(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
+            for algorithm in _algorithms()
+            for older in (True, False)
+        ]
+        try:
+            plan = [(target, stretch) for target in targets for stretch in target.stretches()]
+            while part.done < part.asked and not budget.over:
+                target, stretch = plan[part.done % len(plan)]
+                _flip_one(target, stretch, dice, part, seed)
+        finally:
+            for target in targets:
+                target.close()
+    part.seconds = time.monotonic() - begin
+
+
+def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: PartOutcome, seed: int) -> None:
+    at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
+    flip(stretch.file, at, mask)
+    try:
+        verdict, result = target.verdict(stretch.file.name), target.restored()
+    finally:
+        flip(stretch.file, at, mask)
+    part.done += 1
+    part.counts[f"in {stretch.name}"] += 1
+    kind = "walked back" if result == f"step {OLD}" else "refused" if result.startswith("refused") else "wrong"
+    part.counts[kind] += 1
+    expected = result == f"step {OLD}" if target.older else result.startswith("refused")
+    if verdict != "named" or not expected:
+        part.violate(
+            f"seed {seed}, flip {part.done}: byte {at} of {stretch.file.name} ({stretch.name}) ^ {mask:#04x}: "
+            f"verify: {verdict}; restore: {result}"
+        )
+    else:
+        part.counts["detected"] += 1
+
+
+def flip(path: Path, at: int, mask: int) -> None:
+    """Change one byte of a file; a second time undoes it."""
+    with by_descriptor.stream(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ mask]))
+
+
+def _algorithms() -> list[str]:
+    found = []
+    for name in ("blake2b", "xxh3"):
+        try:
+            digest.algorithm(name)
+            found.append(name)
+        except CheckpointError:
+            continue
+    return found
+
+
+@contextmanager
+def _memory_at(here: Ground) -> Iterator[None]:
+    """This process's agents keep their slots in the torture's own shared memory."""
+    before = os.environ.get(HPK_SHM_DIR)
+    os.environ[HPK_SHM_DIR] = str(here.shm)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[HPK_SHM_DIR]
+        else:
+            os.environ[HPK_SHM_DIR] = before

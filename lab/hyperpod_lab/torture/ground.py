@@ -1,0 +1,80 @@
+"""Where a torture happens: directories of its own, and an end of everything that was started there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.agent import lock
+from hyperpod_kit.system import process
+from hyperpod_kit.system.process import Process
+from hyperpod_kit.system.wait import fixed_pause, poll_until
+from hyperpod_kit.untrusted import by_descriptor
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A scratch directory on disk and one in shared memory."""
+
+    disk: Path
+    shm: Path
+
+    def fresh(self, name: str) -> Ground:
+        """A new, empty pair below this one."""
+        made = Ground(self.disk / name, self.shm / name)
+        by_descriptor.make_directory(made.disk)
+        by_descriptor.make_directory(made.shm)
+        return made
+
+    @property
+    def root(self) -> str:
+        return str(self.disk / "root")
+
+    def agents(self) -> list[Process]:
+        """The living agents that hold a lock here."""
+        found = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
+        return [held[0] for held in found if held is not None and process.is_alive(held[0])]
+
+    def kill_agents(self) -> int:
+        """SIGKILL them and wait until they are gone; how many there were."""
+        doomed = self.agents()
+        for agent in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent.pid, signal.SIGKILL)
+        until(lambda: not any(process.is_alive(agent) for agent in doomed), 10.0)
+        return len(doomed)
+
+    def wipe_memory(self) -> None:
+        """What a lost node does to its shared memory."""
+        for path in self.shm.iterdir():
+            by_descriptor.unlink(path)
+
+    def clear(self) -> None:
+        self.kill_agents()
+        by_descriptor.remove_tree(self.disk, ignore_errors=True)
+        by_descriptor.remove_tree(self.shm, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ground(directory: str | None = None) -> Iterator[Ground]:
+    """A ground below `directory` (default: the temporary one) that is gone afterwards."""
+    disk = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=directory))
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else directory
+    shm = Path(tempfile.mkdtemp(prefix="hpk-torture-", dir=memory))
+    made = Ground(disk, shm)
+    try:
+        yield made
+    finally:
+        for lock_file in sorted(shm.rglob("*.lock")):
+            Ground(disk, lock_file.parent).kill_agents()
+        made.clear()
+
+
+def until(condition: Callable[[], object], seconds: float) -> bool:
+    """Poll a callable until it is true; False when the time is over."""
+    return bool(poll_until(condition, bool, fixed_pause(0.005), seconds=seconds))

@@ -1,0 +1,258 @@
+"""A run that is killed over and over: SIGKILL at each named place of trainer and agent, then a new start.
+
+Each life checks bit by bit what it restored, saves a few steps and is killed. What it may come back to is in the
+ledger: at least the newest capture that a life has seen sealed (after a lost node: durable), never anything that
+nobody saved, never step 0 once there was something, never a byte of another step.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.repository import policy
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture import life, places
+from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.ledger import RootHistory
+from hyperpod_lab.torture.life import LifeSpec
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+LIVES_PER_RUN = 25
+_LIFE_SECONDS = 180.0
+_KEEP = (1, 2)
+_TRIES = 6
+_OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
+AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog", "pruned")
+"""What happens between a death and the next start."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """How one life is to end."""
+
+    number: int
+    place: str
+    nth: int
+    world: int
+    width: int
+    afterwards: str
+    lingers: str
+    memory: int
+    algorithm: str | None
+
+    def __str__(self) -> str:
+        return (
+            f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, "
+            f"memory {self.memory}, then {self.afterwards}"
+        )
+
+
+class Campaign:
+    """One root after the other; `run` until enough were killed or the budget is over."""
+
+    def __init__(self, ground: Ground, seed: int, part: PartOutcome, *, worlds: tuple[int, ...]) -> None:
+        """`worlds`: how many ranks a run has is drawn from these."""
+        self._top = ground
+        self._seed = seed
+        self._part = part
+        self._worlds = worlds
+        self._dice = random.Random(f"kills/{seed}")
+        self._places = sorted(places.named())
+        self._tries: Counter[str] = Counter()
+        self._hits: Counter[str] = Counter()
+        self._number = 0
+        self._options: tuple[tuple[str, Any], ...] = ()
+
+    def run(self, budget: Budget) -> None:
+        begin = time.monotonic()
+        runs = 0
+        while self._part.done < self._part.asked and not budget.over:
+            here = self._top.fresh(f"run-{runs}")
+            try:
+                self._one_run(here, budget)
+            finally:
+                here.clear()
+            runs += 1
+        self._part.counts["runs"] = runs
+        for place in self._places:
+            if self._tries[place] > _TRIES and not self._hits[place]:
+                self._part.counts[f"never reached: {place}"] = self._tries[place]
+        self._part.seconds = time.monotonic() - begin
+
+    def _drawn(self, disk: Path) -> tuple[tuple[str, Any], ...]:
+        """Arguments for a Manager: little retention, sometimes overlapped copies, sometimes a local tier on `disk`."""
+        found: dict[str, Any] = {"keep": policy.Latest(self._dice.choice(_KEEP)), "overlap": self._dice.random() < 0.4}
+        if self._dice.random() < 0.3:
+            found["local"] = str(disk)
+        return tuple(found.items())
+
+    def _one_run(self, here: Ground, budget: Budget) -> None:
+        ledger = RootHistory()
+        world = self._dice.choice(self._worlds)
+        self._part.counts[f"runs of {world} ranks"] += 1
+        width = 800 if self._dice.random() < 0.05 else 32
+        self._options = self._drawn(here.disk / "node-local")
+        last: Scene | None = None
+        for lives in range(LIVES_PER_RUN + 1):
+            # The last life is not killed: it shows that the run still comes to a good end.
+            final = lives == LIVES_PER_RUN or self._part.done >= self._part.asked or budget.over
+            scene = self._scene(world, width, final)
+            told, deaths = self._play(here, scene)
+            for wrong in ledger.judge(told[0], excused=bool(deaths)):
+                self._part.violate(f"seed {self._seed}, {scene}, after {last}: {wrong}")
+            positions = {(e["epoch"], e["seq"]) for events in told for e in events if e["what"] == "restored"}
+            if len(positions) > 1:
+                self._part.violate(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
+            self._count(told, deaths)
+            for events in told:
+                ledger.fold(events)
+            if final:
+                if not any(e["what"] == "closed" and e["clean"] for e in told[0]):
+                    self._part.violate(
+                        f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
+                        f"{[e for e in told[0] if e['what'] in ('error', 'save raised', 'closed')]}"
+                    )
+                return
+            self._between(here, scene, ledger)
+            last = scene
+
+    def _scene(self, world: int, width: int, final: bool) -> Scene:
+        self._number += 1
+        dice = self._dice
+        place = "" if final else self._next_place()
+        often = place.endswith(_OFTEN) and dice.random() < 0.5
+        nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 1, 2, 3))
+        return Scene(
+            self._number,
+            place,
+            nth,
+            world,
+            width,
+            dice.choice(AFTERWARDS),
+            dice.choice(("", SaveState.SEALED, SaveState.DURABLE)),
+            dice.choice((0, 0, 2, 5)),
+            dice.choice((None, "blake2b")),
+        )
+
+    def _next_place(self) -> str:
+        """In turn; what was tried often and never reached (a tier that nobody uses here) is left out."""
+        place = min(
+            self._places, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
+        )
+        self._tries[place] += 1
+        return place
+
+    # --- one life ---------------------------------------------------------------------------------------------------
+
+    def _play(self, here: Ground, scene: Scene) -> tuple[list[list[dict[str, Any]]], list[str]]:
+        """Play it; (events by rank, the place of each death)."""
+        victim = self._dice.randrange(scene.world)
+        trace = here.disk / f"trace-{scene.number}"
+        common = LifeSpec(
+            root=here.root,
+            shm=str(here.shm),
+            events="",
+            seed=self._seed,
+            world=scene.world,
+            store=str(here.disk / f"rendezvous-{scene.number}"),
+            lingers=scene.lingers,
+            memory=scene.memory,
+            trace=str(trace),
+            algorithm=scene.algorithm,
+            width=scene.width,
+            options=self._options,
+        )
+        paths = [str(here.disk / f"life-{scene.number}.{rank}") for rank in range(scene.world)]
+        ranks = [
+            life.start(
+                replace(
+                    common,
+                    rank=rank,
+                    events=paths[rank],
+                    failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else "",
+                )
+            )
+            for rank in range(scene.world)
+        ]
+        if not until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
+            where = "\n".join(_where(rank, path) for rank, path in zip(ranks, paths, strict=True))
+            self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
+        self._end(ranks)
+        return [life.events(path) for path in paths], _deaths(trace)
+
+    @staticmethod
+    def _end(ranks: list[BaseProcess]) -> None:
+        """When one was killed the launcher ends the others; else they come to their end together."""
+        if not any(rank.exitcode == -signal.SIGKILL for rank in ranks):
+            for rank in ranks:
+                rank.join(20.0)
+        for rank in ranks:
+            if rank.exitcode is None:
+                rank.kill()
+                rank.join(10.0)
+
+    def _between(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
+        if scene.afterwards in ("agent too", "node lost"):
+            self._part.counts["agents killed besides"] += here.kill_agents()
+        if scene.afterwards == "node lost":
+            here.wipe_memory()
+            by_descriptor.remove_tree(here.disk / "node-local", ignore_errors=True)
+            ledger.memory_lost()
+        if scene.afterwards in ("agent finishes", "epilog"):
+            # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
+            until(lambda: not here.agents(), 3.0)
+        if scene.afterwards == "epilog":
+            trace = here.disk / f"trace-{scene.number}-epilog"
+            life.flush(str(here.shm), f"{self._dice.choice(self._places)}@1", str(trace))
+            self._note([f"{place} of a flush" for place in _deaths(trace)])
+        if scene.afterwards == "pruned":
+            trace = here.disk / f"trace-{scene.number}-prune"
+            theirs = ("retention.", "store.file_deleted")
+            place = self._dice.choice([place for place in self._places if place.startswith(theirs)])
+            life.prune(here.root, f"{place}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
+            self._note(_deaths(trace))
+
+    def _note(self, deaths: list[str]) -> None:
+        self._part.done += len(deaths)
+        for place in deaths:
+            self._hits[place] += 1
+            self._part.counts[f"killed at {place}"] += 1
+
+    def _count(self, told: list[list[dict[str, Any]]], deaths: list[str]) -> None:
+        self._part.counts["lives"] += 1
+        self._note(deaths)
+        for event in told[0]:
+            if event["what"] == "restored":
+                self._part.counts[f"restored from {event['tier']}"] += 1
+            elif event["what"] == "fresh":
+                self._part.counts["nothing was there yet"] += 1
+
+
+def _where(rank: BaseProcess, path: str) -> str:
+    """What a life that hangs has told last, and the stacks of its threads. It is ended."""
+    if rank.pid is not None and rank.exitcode is None:
+        os.kill(rank.pid, signal.SIGABRT)
+        rank.join(10.0)
+    stacks = Path(path + ".out").read_text(encoding="utf-8", errors="replace")
+    return f"{life.events(path)[-6:]}\n{stacks[-6000:]}"
+
+
+def _deaths(trace: Path) -> list[str]:
+    """The places of which processes have died, as they left them in the trace."""
+    return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+def run(
+    here: Ground, seed: int, part: PartOutcome, budget: Budget, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
+) -> None:
+    """Kill until `part.asked` processes have died at named places or the budget is over."""
+    Campaign(here, seed, part, worlds=worlds).run(budget)

@@ -1,0 +1,98 @@
+"""One byte changed in shared memory, where a sealed capture waits that storage does not have yet."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture import life
+from hyperpod_lab.torture.flips import flip
+from hyperpod_lab.torture.ground import Ground
+from hyperpod_lab.torture.life import LifeSpec
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+_DURABLE, _SEALED = 1, 2
+_PAGE = 8192
+"""The control page and the beginning of the non-tensor state; what lies behind is room that nothing uses."""
+
+
+@dataclass(frozen=True)
+class _MemoryTemplate:
+    """A dead trainer and a dead agent: seq 1 is durable, seq 2 is sealed in memory only."""
+
+    here: Ground
+    order: LifeSpec
+    kept: Path
+
+    def restore(self) -> None:
+        """Put disk and memory back to what they were."""
+        for name, path in (("root", Path(self.here.root)), ("shm", self.here.shm)):
+            by_descriptor.remove_tree(path, ignore_errors=True)
+            by_descriptor.copy_tree(self.kept / name, path)
+
+
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Flip until `part.asked` are done or the budget is over."""
+    begin = time.monotonic()
+    dice = random.Random(f"memory/{seed}")
+    template = _template(here, seed)
+    while part.done < part.asked and not budget.over:
+        template.restore()
+        path = dice.choice(sorted(template.here.shm.glob("hpk-*.img")) + sorted(template.here.shm.glob("hpk-*.ctl")))
+        at = dice.randrange(path.stat().st_size if path.suffix == ".img" else _PAGE)
+        flip(path, at, dice.randrange(1, 256))
+        result = _restored(replace(template.order, events=str(here.disk / f"after-{part.done}")))
+        template.here.kill_agents()
+        part.done += 1
+        part.counts[f"{path.suffix[1:]}: {result}"] += 1
+        if result not in ("the sealed one", "the durable one"):
+            part.violate(f"seed {seed}, flip {part.done}: byte {at} of {path.name}: {result}")
+    part.seconds = time.monotonic() - begin
+
+
+def _restored(order: LifeSpec) -> str:
+    """What a start gets now."""
+    process = life.start(order)
+    process.join(60.0)
+    told = life.events(order.events)
+    found = next((event for event in told if event["what"] in ("restored", "fresh", "error")), None)
+    if found is None or found["what"] != "restored":
+        return f"no restore: {found or told}"
+    if found["wrong"]:
+        return f"changed bytes of seq {found['seq']}: {found['wrong']}"
+    return {_DURABLE: "the durable one", _SEALED: "the sealed one"}.get(found["seq"], f"seq {found['seq']}")
+
+
+def _template(here: Ground, seed: int) -> _MemoryTemplate:
+    made = here.fresh("template")
+    order = LifeSpec(
+        root=made.root,
+        shm=str(made.shm),
+        events=str(made.disk / "life"),
+        seed=seed,
+        saves=2,
+        lingers=SaveState.DURABLE,
+        failpoint="commit.before_extra@2",
+        revives=False,
+    )
+    process = life.start(order)
+    process.join(60.0)
+    made.kill_agents()
+    newest = selection.newest_valid(made.root).seq
+    if newest != _DURABLE:
+        raise CheckpointError(f"seq {newest} is durable, expected {_DURABLE}: {life.events(order.events)}")
+    kept = here.disk / "kept"
+    by_descriptor.copy_tree(made.root, kept / "root")
+    by_descriptor.copy_tree(made.shm, kept / "shm")
+    template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
+    result = _restored(replace(template.order, events=str(here.disk / "undamaged")))
+    made.kill_agents()
+    if result != "the sealed one":
+        raise CheckpointError(f"undamaged memory gave {result}")
+    return template

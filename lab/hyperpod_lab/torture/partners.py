@@ -1,0 +1,172 @@
+"""A machine is lost with its memory, or two are: what partners hold brings the run back, or storage does, bit by bit.
+
+Each rank is a node of its own: it has a shared memory that no other rank sees, and copies go over loopback. Saves are
+for memory but for the first. A save is sealed when all ranks have it and each one's partner a copy, so the loss of one
+node may cost nothing that was sealed; of two, nothing that was durable.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.checkpoint.partners import RankPlace
+from hyperpod_kit.checkpoint.partners import partners as partners_of
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_lab.torture import life
+from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.life import LifeSpec
+from hyperpod_lab.torture.report import Budget, PartOutcome
+
+WORLDS = (3, 4, 3, 8)
+_SECONDS = 120.0
+_NEVER = 1000
+"""Saves for storage are that far apart: the first one alone."""
+
+Events = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`nodes` are lost with their memory; `agents`: those of the others are killed too, before they notice."""
+
+    nodes: tuple[int, ...]
+    agents: bool
+    saves: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.saves} saves, then nodes {list(self.nodes)} are lost{', all agents killed' if self.agents else ''}"
+        )
+
+
+def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+    """Lose machines until `part.asked` runs have lost some or the budget is over."""
+    begin = time.monotonic()
+    dice = random.Random(f"partners/{seed}")
+    while part.done < part.asked and not budget.over:
+        world = WORLDS[part.done % len(WORLDS)]
+        loss = Loss(tuple(dice.sample(range(world), dice.choice((1, 1, 2)))), dice.random() < 0.5, dice.randint(2, 4))
+        ground = here.fresh(str(part.done))
+        nodes = [ground.fresh(f"node-{rank}") for rank in range(world)]
+        try:
+            wrong = _one(ground, nodes, seed + part.done, loss, part)
+        finally:
+            for node in nodes:
+                node.clear()
+        part.done += 1
+        if wrong:
+            part.violate(f"seed {seed}, run {part.done}, {world} nodes, {loss}: {wrong}")
+    part.seconds = time.monotonic() - begin
+
+
+def _one(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: PartOutcome) -> str:
+    world = len(nodes)
+    first = [
+        LifeSpec(
+            root=ground.root,
+            shm=str(node.shm),
+            events=str(ground.disk / f"first-{rank}"),
+            seed=seed,
+            rank=rank,
+            world=world,
+            store=str(ground.disk / "meet-first"),
+            saves=loss.saves + 1,
+            memory=_NEVER,
+            lingers=SaveState.SEALED,
+            holds=str(ground.disk / "never"),
+            revives=False,
+            options=(("partners", True), ("slots", 3)),
+        )
+        for rank, node in enumerate(nodes)
+    ]
+    ranks = [life.start(order) for order in first]
+    until(lambda: all(_saved(life.events(one.events)) >= loss.saves for one in first) or _ended(ranks), _SECONDS)
+    # Agents first: those that live when trainers have died bring the newest to storage, and a lost node's do not.
+    for number, node in enumerate(nodes):
+        if loss.agents or number in loss.nodes:
+            node.kill_agents()
+    told = [life.events(order.events) for order in first]
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    if any(event["what"] in ("error", "save raised") for events in told for event in events):
+        return f"it could not begin: {told}"
+    copied = not any("no copy of" in path.read_text() for node in nodes for path in node.shm.rglob("*.log"))
+    for number in loss.nodes:
+        by_descriptor.remove_tree(nodes[number].shm)
+        by_descriptor.make_directory(nodes[number].shm)
+    second = [
+        replace(
+            order,
+            events=str(ground.disk / f"second-{rank}"),
+            store=str(ground.disk / "meet-second"),
+            saves=1,
+            holds="",
+            revives=True,
+        )
+        for rank, order in enumerate(first)
+    ]
+    ranks = [life.start(order) for order in second]
+    until(lambda: _ended(ranks), _SECONDS)
+    for rank in ranks:
+        if rank.exitcode is None:
+            rank.kill()
+        rank.join()
+    found = [life.events(order.events) for order in second]
+    floor = _floor(told, nodes, loss, copied)
+    part.counts["lost with no copy of something"] += not copied
+    return _judged(found, floor, part) or _left(nodes)
+
+
+def _saved(events: Events) -> int:
+    return sum(event["what"] == "saving" for event in events) if _is_held(events) else 0
+
+
+def _is_held(events: Events) -> bool:
+    """Whether what was saved last has had its time to be sealed."""
+    return bool(events) and events[-1]["what"] != "saving"
+
+
+def _ended(ranks: Sequence[BaseProcess]) -> bool:
+    return all(rank.exitcode is not None for rank in ranks)
+
+
+def _floor(told: Sequence[Events], nodes: Sequence[Ground], loss: Loss, copied: bool) -> int:
+    """The oldest seq that may come back."""
+    holder = partners_of([RankPlace((socket.gethostname(), str(node.shm)), "") for node in nodes])
+    held = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
+    levels = (SaveState.SEALED, SaveState.DURABLE) if held else (SaveState.DURABLE,)
+    return max((event["seq"] for events in told for event in events if event["what"] in levels), default=0)
+
+
+def _judged(found: Sequence[Events], floor: int, part: PartOutcome) -> str:
+    began = [next((one for one in events if one["what"] in ("restored", "fresh")), None) for events in found]
+    if None in began:
+        return f"not every rank has restored: {[events[-1:] for events in found]}"
+    restored = [one for one in began if one is not None]
+    part.counts["restored from " + str(restored[0].get("tier", "nothing"))] += 1
+    wrong = [f"rank {rank}: {one['wrong']}" for rank, one in enumerate(restored) if one["wrong"]]
+    places = {(one.get("epoch", 0), one.get("seq", 0)) for one in restored}
+    if len(places) > 1:
+        wrong.append(f"the ranks restored {sorted(places)}")
+    if min(seq for _, seq in places) < floor:
+        wrong.append(f"restored {sorted(places)}, expected seq {floor} or later: {restored[0]['rejected']}")
+    if not all(events[-1]["what"] == "closed" and events[-1]["clean"] for events in found):
+        wrong.append(f"it did not end well: {[events[-1] for events in found]}")
+    return "; ".join(wrong)
+
+
+def _left(nodes: Sequence[Ground]) -> str:
+    """What a run that has ended well leaves in its nodes' memory: nothing."""
+    until(lambda: not any(node.agents() for node in nodes), 20.0)
+    left = [os.path.join(folder, name) for node in nodes for folder, _, names in os.walk(node.shm) for name in names]
+    return f"left in memory: {[Path(name).name for name in left]}" if left else ""

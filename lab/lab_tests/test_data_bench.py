@@ -1,0 +1,66 @@
+"""`data bench`: its figures, and other loaders beside ours."""
+
+from __future__ import annotations
+
+import json
+
+from hyperpod_kit.cli.main import run
+from tests.unit.data.conftest import more_workers_than_cores  # noqa: F401
+
+
+def test_bench_says_what_this_machine_does(tmp_path, capsys):
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "200"]) == 0
+    capsys.readouterr()
+    assert run(["data", "bench", str(tmp_path / "c"), "--samples", "128", "--workers", "0,1", "--json"]) == 0
+    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
+    assert found["index, cold"]["bytes"] == 3 * 200 * 1024
+    assert found["ElasticLoader, not decoded, cold"]["samples"] == 128
+    assert all(row["processor"] > 0 for row in found.values()), "what workers used counts when they have ended"
+    assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
+    assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2
+
+
+RIVALS = """
+class Fast:
+    name, module = "fast", "json"
+    def prepare(self, paths, folder):
+        open(folder + "/copy", "w").write(str(len(paths)))
+    def loader(self, paths, folder, batch, workers):
+        assert open(folder + "/copy").read() == "3"
+        return iter(lambda: [0] * batch, None)
+
+class Failing(Fast):
+    name, module = "failing", "os"
+    def loader(self, paths, folder, batch, workers):
+        raise OSError("no shared memory")
+
+class Broken(Fast):
+    name, module = "broken", "re"
+    def prepare(self, paths, folder):
+        raise ImportError
+
+class Absent(Fast):
+    name, module = "absent", "hpk_no_such_module"
+
+class Other(Fast):
+    name = "another way of the same library"
+
+RIVALS = (Fast, Failing, Broken, Absent, Other)
+"""
+
+
+def test_bench_beside_other_loaders(tmp_path, capsys):
+    (tmp_path / "rivals.py").write_text(RIVALS)
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "50"]) == 0
+    capsys.readouterr()
+    words = ["--samples", "64", "--workers", "0", "--passes", "3", "--rivals", str(tmp_path / "rivals.py")]
+    assert run(["data", "bench", str(tmp_path / "c"), *words]) == 0
+    said = capsys.readouterr()
+    assert "absent: not installed\n" in said.out and "broken: ImportError: \n" in said.out
+    assert "failing, 0 workers: OSError: no shared memory\n" in said.out
+    assert "fast, 0 workers" in said.out and "fast, 0 workers: 3 of 3" in said.err
+    assert "another way of the same library, 0 workers" in said.out
+    assert " us of processor a sample\n" in said.out
+    assert run(["data", "bench", str(tmp_path / "c"), "--rivals", str(tmp_path / "none.py")]) == 2
+    assert run(["data", "bench", str(tmp_path / "c"), "--passes", "0"]) == 2

@@ -1,0 +1,82 @@
+"""Whether the memory of a loader stays as it is, epoch after epoch, by the default order.
+
+    python lab/programs/data_memory.py --epochs 10 --rows build/data-memory.jsonl  # lines, Parquet, tars; 0, 2 workers
+
+Each case is a process of its own. After each epoch it notes what is its own (RssAnon) and its workers'. It appends a
+row to `--rows`: MiB after each epoch, and how far the last is above the second, in percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+
+from data_orders import CORPORA
+
+CASES = [(what, workers) for what in ("lines-1k", "parquet-1000", "tars") for workers in (0, 2)]
+
+
+def own(pid: int) -> int:
+    """Bytes of a process's own memory."""
+    with open(f"/proc/{pid}/status") as status:
+        found = re.search(r"RssAnon:\s+(\d+) kB", status.read())
+    return int(found[1]) << 10 if found else 0
+
+
+def epochs(folder: str, workers: int, count: int) -> None:
+    """Prints a line an epoch: bytes of this process, bytes of all its workers, seconds."""
+    from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
+
+    data = IndexedDataset(SampleIndex.open(folder))
+    loader = ElasticLoader(data, 256, collate_fn=list, num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(count):
+        begun = time.perf_counter()
+        for _batch in loader:
+            pass
+        gc.collect()
+        with open(f"/proc/self/task/{os.getpid()}/children") as children:
+            others = sum(own(int(word)) for word in children.read().split())
+        print(own(os.getpid()), others, time.perf_counter() - begun, flush=True)
+
+
+def main() -> None:
+    from hyperpod_kit.data.index.build import build
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--mib", type=int, default=192, help="of each corpus")
+    parser.add_argument("--rows", help="a file to which each case appends a row of JSON")
+    parser.add_argument("--folder", help="where the corpora are made; default: one that is removed")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        return epochs(args.measure[0], int(args.measure[1]), args.epochs)
+    with tempfile.TemporaryDirectory() if args.folder is None else nullcontext(args.folder) as folder:
+        for what, workers in CASES:
+            place = f"{folder}/{what}-{args.mib}"
+            if not os.path.isdir(place):
+                os.makedirs(place)
+                CORPORA[what](place, args.mib)
+            index = build([place], f"{folder}/index-{what}-{args.mib}").index.folder
+            words = [sys.executable, __file__, "--epochs", str(args.epochs), "--measure", index, str(workers)]
+            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+            lines = [line.split() for line in done.stdout.splitlines()]
+            mib = [(int(line[0]) + int(line[1])) >> 20 for line in lines]
+            above = (mib[-1] - mib[1]) / mib[1] if len(mib) > 1 else 0.0
+            row = {"corpus": what, "mib": args.mib, "workers": workers, "after": mib, "above": round(100 * above, 1)}
+            print(f"{what}, {workers} workers: {mib} MiB, the last is {above:+.1%} of the second", flush=True)
+            if args.rows:
+                with open(args.rows, "a") as rows:
+                    rows.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    main()

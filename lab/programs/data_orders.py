@@ -1,0 +1,252 @@
+"""What an order costs beside another one: processor and wall time of a sample, the first batch, memory, how it mixes.
+
+    python lab/programs/data_orders.py lines-1k parquet-1000 s3 --passes 5      # the default order, and that of 0.1.0
+    python lab/programs/data_orders.py lines-1k --orders spread:384:256 shuffled:480:256 --cold --workers 2
+
+An order is its kind, its lanes and the KiB of a block. The orders take turns in one process, each time with a loader
+and a data set that are new, and each figure is the median; ratios are of neighbours in time. `--cold`: the kernel
+forgets the files of the corpus before each turn. `s3`: from the rehearsal's own S3 on loopback, another process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import logging
+import os
+import random
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex, ShuffledOrder
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.mixing import mixing_of
+from hyperpod_kit.data.reading import objects
+from hyperpod_kit.data.spread_order import SpreadOrder
+from hyperpod_kit.system import page_cache
+
+BATCH = 256
+BEFORE = "shuffled:48:1024"
+KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
+
+SERVER = """
+import sys
+from pathlib import Path
+from hyperpod_kit.rehearsal.keys import Key
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+server = serve([("127.0.0.1", 0)], StoredBuckets(Path(sys.argv[1])), None, keys={"test": Key("test", "test")})
+print(server.url, flush=True)
+sys.stdin.read()
+"""
+
+
+class Turn(NamedTuple):
+    """What one loader took."""
+
+    processor: float
+    """Seconds a sample, of this process and its workers."""
+    wall: float
+    first: float
+    """Seconds to the first batch."""
+    anon: int
+    """MiB of this process's own memory at the end."""
+    workers: int
+    """The same of all its workers together."""
+
+
+def words(size: int) -> Iterator[str]:
+    """Texts of so many letters."""
+    rng = random.Random(7)
+    known = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
+    pool = " ".join(rng.choices(known, k=300_000))
+    for number in itertools.count():
+        at = number * 7919 % (len(pool) - size)
+        yield pool[at : at + size]
+
+
+def lines(folder: str, mib: int, size: int) -> None:
+    """An id and a text of `size` bytes a line, in four files."""
+    texts = words(size)
+    for file in range(4):
+        with open(f"{folder}/{file}.jsonl", "w") as out:
+            for number in range((mib << 20) // 4 // (size + 30)):
+                out.write(f'{{"id": {number}, "text": "{next(texts)}"}}\n')
+
+
+def parquet(folder: str, mib: int, rows: int) -> None:
+    """Rows of 1 KB in row groups of `rows`, in four files."""
+    import pyarrow
+    import pyarrow.parquet
+
+    texts = words(1000)
+    for file in range(4):
+        count = (mib << 20) // 4 // 1008
+        table = pyarrow.table({"id": list(range(count)), "text": [next(texts) for _ in range(count)]})
+        pyarrow.parquet.write_table(table, f"{folder}/{file}.parquet", row_group_size=rows)
+
+
+def tars(folder: str, mib: int, size: int) -> None:
+    """Files of `size` bytes in tars of 64 MiB."""
+    texts = words(size)
+    for number in range(max(1, mib // 64)):
+        with tarfile.open(f"{folder}/{number}.tar", "w") as out:
+            for file in range((64 << 20) // (size + 1024)):
+                facts = tarfile.TarInfo(f"{number:03d}/{file:06d}.txt")
+                facts.size = size
+                out.addfile(facts, io.BytesIO(next(texts).encode()))
+
+
+def whole(folder: str, mib: int, size: int) -> None:
+    """Files of `size` bytes."""
+    texts = words(size)
+    for number in range((mib << 20) // size):
+        with open(f"{folder}/{number:06d}.jpg", "w") as out:
+            out.write(next(texts))
+
+
+CORPORA: dict[str, Callable[[str, int], None]] = {
+    "lines-1k": lambda folder, mib: lines(folder, mib, 1000),
+    "lines-8k": lambda folder, mib: lines(folder, mib, 8000),
+    "lines-64k": lambda folder, mib: lines(folder, mib, 64_000),
+    "parquet-1000": lambda folder, mib: parquet(folder, mib, 1000),
+    "parquet-64000": lambda folder, mib: parquet(folder, mib, 64_000),
+    "tars": lambda folder, mib: tars(folder, mib, 8000),
+    "whole": lambda folder, mib: whole(folder, mib, 570_000),
+    "s3": lambda folder, mib: lines(folder, mib, 1000),
+    "s3-8k": lambda folder, mib: lines(folder, mib, 8000),
+}
+
+
+def order_of(name: str, index: SampleIndex) -> Any:
+    """None for the default."""
+    if name == "default":
+        return None
+    kind, lanes, kib = name.split(":")
+    return KINDS[kind](index.samples, 1, index.block_for(int(kib) << 10), int(lanes))
+
+
+def processor() -> float:
+    """Seconds of this process and of its children that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def anonymous(pid: int | str) -> int:
+    """Bytes of a process's own memory."""
+    with open(f"/proc/{pid}/status") as status:
+        found = re.search(r"RssAnon:\s+(\d+) kB", status.read())
+    return int(found[1]) << 10 if found else 0
+
+
+def turn(index: SampleIndex, name: str, count: int, workers: int) -> Turn:
+    """So many samples of a new loader."""
+    data = IndexedDataset(SampleIndex.open(index.folder))
+    spent, begun = processor(), time.perf_counter()
+    options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
+    loader = ElasticLoader(data, BATCH, order=order_of(name, index), **options)
+    first, done, own, others = 0.0, 0, 0, 0
+    batches = iter(loader)
+    for batch in batches:
+        first = first or time.perf_counter() - begun
+        done += len(batch)
+        if done >= count:
+            own, others = anonymous("self"), sum(map(anonymous, workers_of(os.getpid()))) if workers else 0
+            break
+    wall = time.perf_counter() - begun
+    del batches, loader  # workers end, and are counted
+    return Turn((processor() - spent) / done, wall / done, first, own >> 20, others >> 20)
+
+
+def workers_of(pid: int) -> list[int]:
+    """The children of a process."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return [int(word) for word in children.read().split()]
+
+
+@contextlib.contextmanager
+def served(place: str) -> Iterator[str]:
+    """A bucket of S3 on loopback with the files of a directory."""
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(place)) as folder:
+        words = [sys.executable, "-c", SERVER, folder]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None and server.stdin is not None
+            os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
+            os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
+            try:
+                objects.client().create_bucket(Bucket="corpus")
+                for entry in os.scandir(place):
+                    objects.client().upload_file(entry.path, "corpus", entry.name)
+                yield "s3://corpus"
+            finally:
+                server.stdin.close()
+
+
+def measured(what: str, args: argparse.Namespace, folder: str) -> None:
+    """The table of one corpus."""
+    place = f"{folder}/{what}"
+    if not os.path.isdir(place):
+        os.makedirs(place)
+        CORPORA[what](place, args.mib)
+        os.sync()
+    with served(place) if what.startswith("s3") else contextlib.nullcontext(place) as source:
+        index = build([source], f"{folder}/index-{what}").index
+        count = min(args.samples or index.samples, index.samples) // BATCH * BATCH
+        paths = [entry.path for entry in os.scandir(place) if entry.is_file()]
+        found: dict[str, list[Turn]] = {name: [] for name in args.orders}
+        if not args.cold:
+            with open(os.devnull, "wb") as sink:
+                for path in paths:
+                    with open(path, "rb") as stream:
+                        sink.write(stream.read())
+        for _ in range(args.passes):
+            for name in args.orders:
+                if args.cold:
+                    page_cache.forget(paths)
+                found[name].append(turn(index, name, count, args.workers))
+    print(
+        f"{what}: {count} of {index.samples} samples, {index.bytes >> 20} MiB, {args.passes} passes, "
+        f"{args.workers} workers, {'cold' if args.cold else 'out of the page cache'}"
+    )
+    base = found[args.orders[0]]
+    for name, turns in found.items():
+        loader = ElasticLoader(IndexedDataset(index), BATCH, order=order_of(name, index))
+        middle = Turn(*(statistics.median(values) for values in zip(*turns, strict=True)))
+        least = min(one.processor for one in turns) / min(one.processor for one in base)
+        ratios = [statistics.median(a[n] / b[n] for a, b in zip(turns, base, strict=True)) for n in range(2)]
+        print(
+            f"  {name:18} {middle.processor * 1e6:8.1f} µs of processor ({ratios[0]:.2f}; least {least:.2f}), "
+            f"{middle.wall * 1e6:8.1f} µs ({ratios[1]:.2f}), first batch {middle.first:.2f} s, {middle.anon:.0f} MiB, "
+            f"workers {middle.workers:.0f} MiB, mixes {mixing_of(loader.sample_order).share:.0%}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)  # loops that are left
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("corpora", nargs="+", choices=list(CORPORA))
+    parser.add_argument("--orders", nargs="+", default=[BEFORE, "default"])
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--samples", type=int, help="of each turn; default: an epoch")
+    parser.add_argument("--mib", type=int, default=512, help="of each corpus")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--folder", help="where the corpora are made, or are already; default: one that is removed")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() if args.folder is None else contextlib.nullcontext(args.folder) as folder:
+        for what in args.corpora:
+            measured(what, args, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""DLRover Flash Checkpoint under frameworks, and Megatron-core, for framework_stalls.py: seconds of each save.
+
+DLRover runs as it does without its launcher: a process of its own writes to storage what lies in shared memory. Only
+the client of its master, which is not there, is a stub. A save begins when DLRover's tracker file names the one before.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+import types
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TRACKER = "dlrover_latest.txt"
+LONGEST = 120.0
+Times = list[float]
+
+
+class Stub:
+    """Of DLRover's client of its master: says yes to everything."""
+
+    @classmethod
+    def singleton_instance(cls, *_: Any, **__: Any) -> Stub:
+        return cls()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: True
+
+
+def prepare() -> None:
+    """Before DLRover is imported, and once for each folder: its sockets and its shared memory have the run's name."""
+    os.environ.update(TORCHELASTIC_RUN_ID=uuid.uuid4().hex, LOCAL_RANK="0", RANK="0", WORLD_SIZE="1")
+    os.environ.update(LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", DS_ACCELERATOR="cpu")
+    stub: Any = types.ModuleType("dlrover.python.elastic_agent.master_client")
+    stub.MasterClient = Stub
+    sys.modules.setdefault(stub.__name__, stub)
+
+
+def end() -> None:
+    """DLRover's process, which would outlive the row, and its shared memory."""
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
+    for path in Path("/dev/shm").glob(f"*{os.environ.get('TORCHELASTIC_RUN_ID', ' ')}*"):
+        path.unlink()
+
+
+def group(folder: Path) -> None:
+    """One rank, over gloo, where there is none yet."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
+
+
+def durable(folder: Path, step: object) -> None:
+    """Waits until the tracker names that step. Raises TimeoutError."""
+    end = time.monotonic() + LONGEST
+    path = folder / TRACKER
+    while not path.exists() or path.read_text().strip() != str(step):
+        if time.monotonic() > end:
+            said = path.read_text() if path.exists() else "nothing"
+            raise TimeoutError(f"after {LONGEST:.0f} s its tracker says {said}, expected {step}")
+        time.sleep(0.005)
+
+
+def timed(call: Callable[[], Any], into: Times) -> Any:
+    begin = time.perf_counter()
+    try:
+        return call()
+    finally:
+        into.append(time.perf_counter() - begin)
+
+
+def plain(net: Any, saves: int, steps: int, folder: Path) -> Times:
+    """`DdpCheckpointer`, DLRover's adapter of a loop of one's own."""
+    prepare()
+    from dlrover.trainer.torch.flash_checkpoint.ddp import DdpCheckpointer, StorageType
+
+    optimizer = torch.optim.AdamW(net.parameters())
+    checkpointer = DdpCheckpointer(str(folder))
+    found: Times = []
+    for save in range(1, saves + 1):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(torch.tensor([save]))["loss"].backward()
+            optimizer.step()
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        path = str(folder / f"{save}.pt")
+        timed(lambda: checkpointer.save_checkpoint(save, state, path, storage_type=StorageType.DISK), found)  # noqa: B023
+        durable(folder, save)
+    return found
+
+
+def trainer_class() -> Any:
+    """`FlashCkptTrainer`, DLRover's adapter of the Trainer."""
+    prepare()
+    from dlrover.trainer.torch.flash_checkpoint.hf_trainer import FlashCkptTrainer
+
+    return FlashCkptTrainer
+
+
+def zero(engine: Any, step: Callable[[int], None], saves: int, folder: Path) -> Times:
+    """`DeepSpeedCheckpointer`, DLRover's adapter of DeepSpeed."""
+    prepare()
+    from dlrover.trainer.torch.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
+
+    checkpointer = DeepSpeedCheckpointer(engine, str(folder))
+    found: Times = []
+    for save in range(1, saves + 1):
+        step(save)
+        timed(
+            lambda: checkpointer.save_checkpoint(str(folder), str(save), storage_type=StorageType.DISK),  # noqa: B023
+            found,
+        )
+        durable(folder, save)
+    return found
+
+
+def megatron_own(folder: Path) -> Times:
+    """`save_checkpoint`, DLRover's adapter of Megatron-LM."""
+    prepare()
+    group(folder)
+    from dlrover.trainer.torch.flash_checkpoint import megatron
+
+    megatron.save_checkpoint(1, [], None, None)
+    return []
+
+
+def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
+    """Megatron-core's `dist_checkpointing` of tensors that are whole on one rank: `own`, its own `async`, `ours`."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "frameworks"))
+    group(folder)
+    import megatron_on_cpu  # noqa: F401
+    from megatron.core import dist_checkpointing, parallel_state
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
+
+    from hyperpod_kit.checkpoint.adapters.megatron import MegatronCheckpoints
+
+    torch.cuda.synchronize = lambda *_: None  # type: ignore[assignment]
+    if not parallel_state.model_parallel_is_initialized():
+        parallel_state.initialize_model_parallel(1)
+    optimizer = torch.optim.AdamW(net.parameters())
+    checkpoints = MegatronCheckpoints(str(folder), keep=None) if how == "ours" else None
+    handles: list[Any] = []
+    queue = AsyncCallsQueue() if how == "async" else None
+    if checkpoints is not None:
+        save = checkpoints.manager.save
+        checkpoints.manager.save = lambda *args, **options: handles.append(save(*args, **options)) or handles[-1]
+
+    def train(save: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            net(torch.tensor([save]))["loss"].backward()
+            optimizer.step()
+
+    def state() -> dict[str, Any]:
+        (parameter,) = net.parameters()
+        held = optimizer.state[parameter]
+        tensors = {"weight": parameter.detach(), "exp_avg": held["exp_avg"], "exp_avg_sq": held["exp_avg_sq"]}
+        return {name: ShardedTensor.from_rank_offsets(name, tensor) for name, tensor in tensors.items()}
+
+    def save_it(where: Path) -> None:
+        if checkpoints is not None:
+            checkpoints.save(state(), str(where), async_sharded_save=True)
+            return
+        where.mkdir()
+        asked = dist_checkpointing.save(state(), str(where), async_sharded_save=queue is not None)
+        if queue is not None:
+            queue.schedule_async_request(asked)
+
+    found: Times = []
+    for number in range(1, saves + 1):
+        train(number)
+        timed(lambda: save_it(folder / f"iter_{number:07d}"), found)  # noqa: B023
+        if checkpoints is not None:
+            assert handles[-1].wait("durable", LONGEST)
+        elif queue is not None:
+            queue.maybe_finalize_async_calls(blocking=True)
+        else:
+            os.sync()
+    for ending in (checkpoints, queue):
+        if ending is not None:
+            ending.close()
+    return found

@@ -1,0 +1,193 @@
+"""Rank 0's agent among those of a simulated fleet: hub, coordinator, assembly and commit are the product's.
+
+    python lab/programs/fleets/agents.py WORLD ROOT                      (started by lab/programs/fleets)
+
+The others are one process (peers.py) that speaks to it over loopback. Shards are not written; everything else of a
+commit is, so that ROOT can be planned from afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Set
+
+import model
+from meter import Meter, status
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.agent import agent_events, rpc
+from hyperpod_kit.checkpoint.agent.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.leader import Leader
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
+    Order,
+    OrderKind,
+    RankCaptured,
+    RankDone,
+    RankPersisted,
+    RankSealed,
+    parse_rank_report,
+)
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
+from hyperpod_kit.checkpoint.agent.worker import Worker
+from hyperpod_kit.checkpoint.repository import identity
+
+TOKEN = "a token of the simulation"
+
+
+class HeldCapture:
+    """What a leader asks of its own rank's capture."""
+
+    def __init__(self, key: Key) -> None:
+        self.key, self.slot, self.shard, self.part = key, None, None, None
+        self.jobs: Set[str] = set()
+        self.attempt = f"seq-{key[1]:06d}.step-{10 * key[1]:010d}.e{key[0]}-{key[2]}"
+
+
+class HeldCaptures:
+    """Rank 0 has every capture."""
+
+    def __init__(self) -> None:
+        self._found: Dict[Key, HeldCapture] = {}
+
+    def get(self, key: Key) -> HeldCapture:
+        return self._found.setdefault(key, HeldCapture(key))
+
+
+class Rank0:
+    """The agent's main loop, less what is of its own rank."""
+
+    def __init__(self, world: int, root: str) -> None:
+        self.world, self.root = world, root
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.whose = identity.open_root(root, "fleet")
+        storage = Storage(
+            root,
+            run_identity=self.whose,
+            directory=None,
+            rank=0,
+            versions={},
+            rate_limit=None,
+            keep=None,
+            stopped=lambda: False,
+        )
+        hub = rpc.Hub(TOKEN, self._heard, peers=world - 1, addresses=["127.0.0.1"])
+        self.hub = hub
+        chores = Worker("chores", self.events.put)
+        counted = FailureCounter(
+            tempfile.mkdtemp(dir=os.path.dirname(root)), root, self.whose, model.INCARNATION, storage, chores
+        )
+        self.ends: Set[OrderKind] = set()
+        captures: Any = HeldCaptures()
+        self.leader = Leader(world, hub, captures, storage, self.events.put, self._told, chores, counted)
+
+    def _heard(self, rank: int, said: Any) -> None:
+        if said is None:
+            self.events.put(agent_events.RankDisconnected(rank))
+            return
+        report = parse_rank_report(said)
+        if report is not None:
+            self.events.put(agent_events.FromRank(rank, report))
+
+    def _told(self, order: Order) -> None:
+        if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.key(3):
+            print(f"a save came to nothing: {order.note}", file=sys.stderr, flush=True)
+            os._exit(1)
+        self.ends.add(order.kind)
+
+    def until_answered(self) -> Dict[str, int]:
+        """Take up what comes until the peers have answered; their answer."""
+        while True:
+            event = self.events.get()
+            if isinstance(event, dict):
+                return event
+            if isinstance(event, agent_events.FromRank):
+                self.leader.on_report(event.rank, event.report)
+            elif isinstance(event, agent_events.RankDisconnected):
+                self.leader.on_disconnected(event.rank)
+            else:
+                self.leader.on_result(event)
+
+
+class Peers:
+    """The process of all others."""
+
+    def __init__(self, rank0: Rank0) -> None:
+        words = [str(rank0.hub.port), TOKEN, str(rank0.world), rank0.whose.run_id, rank0.root]
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("peers.py")), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._listen, args=(rank0.events,), daemon=True).start()
+
+    def _listen(self, events: queue.SimpleQueue[Any]) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            events.put(json.loads(line))
+        if self._process.wait() != 0:
+            print("the peers have ended", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def do(self, words: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(words + "\n")
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def main(world: int, root: str) -> None:
+    descriptors.raise_limit()
+    meter = Meter()
+    base = status("VmRSS")
+    rank0 = Rank0(world, root)
+    peers = Peers(rank0)
+    own = rank0.leader.on_report
+    teller = ReportEncoder(inline_texts=True)
+
+    def phase(name: str, words: str, first: Callable[[], None] = lambda: None) -> None:
+        with meter.phase(name) as row:
+            peers.do(words)
+            first()
+            answer = rank0.until_answered()
+            row["bytes_in"], row["bytes_out"] = answer["sent"], answer["received"]
+
+    phase("start", "join")
+    for seq, kind in ((1, "new layout"), (2, "same layout")):
+        key = model.key(seq)
+        report = model.report(0, world, seq, rank0.whose.run_id, root)
+        done = RankPersisted(key, teller.encode(report))
+        phase(f"captured, {kind}", f"captured {seq}", partial(own, 0, RankCaptured(key, False, None)))
+        phase(f"sealed, {kind}", f"sealed {seq}", partial(own, 0, RankSealed(key)))
+        phase(f"commit, {kind}", f"persisted {seq}", partial(own, 0, done))
+    files = Path(root) / HeldCapture(model.key(1)).attempt
+    meter.rows["files"] = {path.name: path.stat().st_size for path in sorted(files.iterdir())}
+    print(json.dumps({"files": meter.rows["files"]}), flush=True)
+    own(0, RankCaptured(model.key(3), False, None))
+    phase("captured before a death", "captured 3")
+    rank0.leader.membership.hurried = True  # as an agent's is whose trainer was ended for the lost node's sake
+    phase("death of a node", "death 3")
+    own(0, RankDone())
+    phase("end", "end")
+    meter.rows["before"] = {"rss_mb": base}
+    meter.peak()
+    peers.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

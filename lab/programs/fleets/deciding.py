@@ -1,0 +1,128 @@
+"""What `job run` does for a fleet: the decision at 20 TB, one look at all nodes, the records of all ranks' ends.
+
+python lab/programs/fleets/deciding.py WORLD ROOT              (started by lab/programs/fleets, in a root of its own)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import model
+from meter import Meter
+from peers import NODE
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, manifest
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.job import exits
+from hyperpod_kit.job.checkpoint_choice import newest_whole
+from hyperpod_kit.slurm import hostlist, reach
+
+NODES_AT_ONCE = 32
+
+TOTAL = 20 * 10**12
+"""Bytes of the checkpoint that its manifest speaks of."""
+
+SERVER = """
+import socket
+listener = socket.create_server(("0.0.0.0", 0), backlog=4096)
+print(listener.getsockname()[1], flush=True)
+while True:
+    listener.accept()[0].close()
+"""
+
+
+def read_bytes() -> int:
+    """What this process has read so far, from files and sockets."""
+    return int(Path("/proc/self/io").read_text().split("\n")[0].split()[1])
+
+
+def checkpoint(root: str, world: int) -> None:
+    """A committed attempt of `world` shards, of which only the names are there."""
+    whose = identity.open_root(root, "decided")
+    attempt = str(layout.CheckpointId(1, 10, 1, model.INCARNATION))
+    os.mkdir(os.path.join(root, attempt))
+    shards = []
+    for rank in range(world):
+        os.close(os.open(os.path.join(root, attempt, layout.shard_file(rank)), os.O_CREAT | os.O_WRONLY))
+        shards.append(manifest.FileRecord(layout.shard_file(rank), TOTAL // world, f"xxh3:{rank:032x}", rank))
+    extra = b"{}"
+    body = manifest.Manifest(
+        run="decided",
+        run_id=whose.run_id,
+        epoch=1,
+        seq=1,
+        step=10,
+        world=world,
+        plan="blake2b:" + "1" * 32,
+        digest="xxh3",
+        chunk=digest.CHUNK,
+        total_bytes=TOTAL,
+        tensors=model.count(),
+        time=manifest.now(),
+        shards=tuple(shards),
+        extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
+    )
+    commit.commit(open_store(root), attempt, body, extra)
+
+
+def look_at_nodes(meter: Meter, nodes: int) -> None:
+    """One round of the watch, where one node refuses."""
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            dead = closed.getsockname()[1]
+            places = {f"node-{n:05d}": (f"127.1.{n // 250}.{n % 250 + 1}", port) for n in range(nodes)}
+            places["node-00000"] = ("127.0.0.1", dead)
+            with meter.phase("look at all nodes") as row:
+                answers = list(reach.reach(places, 5.0).values())
+                row["unasked"] = answers.count(reach.UNASKED)
+                row["wrong"] = nodes - 1 - answers.count(reach.OPEN)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def main(world: int, root: str) -> None:
+    descriptors.raise_limit()  # as `job run` does
+    meter = Meter()
+    checkpoint(root, world)
+    with meter.phase("decision") as row:
+        before = read_bytes()
+        if newest_whole(root, {}).step != 10:
+            raise SystemExit("another checkpoint was decided on")
+        row["bytes_in"] = read_bytes() - before
+    nodes = max(1, world // NODE)
+    look_at_nodes(meter, nodes)
+    with meter.phase("names of all nodes"):
+        names = [f"node-{number:05d}" for number in range(nodes)]
+        if hostlist.expand(hostlist.compress(names)) != names:
+            raise SystemExit("names of nodes were lost")
+    with meter.phase("records of all ends: write"):
+        now = time.time()
+
+        def ended(rank: int) -> None:
+            exits.write(root, "4711.0.0", exits.Exit(rank, f"node-{rank // NODE:05d}", "boot", 1, None, now, now))
+
+        # Each rank syncs its own: nobody waits for another's, and one after another they would wait for a busy disk.
+        with ThreadPoolExecutor(NODES_AT_ONCE) as pool:
+            list(pool.map(ended, range(world)))
+    with meter.phase("records of all ends: read") as row:
+        before = read_bytes()
+        if len(exits.read(root, "4711.0.0")) != world:
+            raise SystemExit("records were lost")
+        row["bytes_in"] = read_bytes() - before
+    meter.peak()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

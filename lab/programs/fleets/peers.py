@@ -1,0 +1,140 @@
+"""The agents of all ranks but 0, in one process: they greet, report and obey over loopback as agents do.
+
+    python lab/programs/fleets/peers.py PORT TOKEN WORLD RUN_ID ROOT     (started by agents.py)
+
+Reads orders of the simulation from standard input, one a line, and answers each with one line of JSON: bytes sent and
+received. Their own work is no part of what is measured; it takes the same cores.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import sys
+from typing import Any, Callable, Dict, List, Tuple
+
+import model
+
+from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.agent import handshake
+from hyperpod_kit.checkpoint.agent.channel import MessageSeals
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
+    RankCaptured,
+    RankDone,
+    RankPersisted,
+    RankSealed,
+    RankText,
+)
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
+from hyperpod_kit.untrusted.lines import Lines
+
+NODE = 8
+
+
+class Peer:
+    """One agent's connection; sends and receives what Channel would, and counts it."""
+
+    def __init__(self, port: int, token: str, rank: int, teller: ReportEncoder) -> None:
+        self.teller, self.sent, self.received = teller, 0, 0
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
+        met = handshake.perform_handshake(self.sock, token.encode(), rank, False, 60)
+        if met is None:
+            raise SystemExit(f"rank {rank} was not let in")
+        self.sock.settimeout(None)
+        self.seals: MessageSeals = met[0]
+        self.lines: Lines = met[1]
+        self.lines.most = 1 << 28
+
+    def send(self, said: Dict[str, Any]) -> None:
+        data = self.seals.outgoing.sealed(json.dumps(said, separators=(",", ":")).encode()) + b"\n"
+        self.sock.sendall(data)
+        self.sent += len(data)
+
+    def arrived(self, op: str) -> bool:
+        """Take up what is there; whether that order was among it."""
+        while True:
+            line = self.lines.arrived()
+            if line is None:
+                if self.lines.ended:
+                    raise SystemExit("rank 0's agent is gone")
+                return False
+            self.received += len(line) + 1
+            said = json.loads(self.seals.incoming.opened(line))
+            if said["op"] == "tell":
+                key = (said["key"][0], said["key"][1], said["key"][2])
+                self.send(RankText(key, said["note"], self.teller.find_text(said["note"])).to_json())
+            elif said["op"] == op:
+                return True
+
+
+class Fleet:
+    def __init__(self, port: int, token: str, world: int, run_id: str, root: str) -> None:
+        self.world, self.run_id, self.root = world, run_id, root
+        self.peers: Dict[int, Peer] = {}
+        self._port, self._token = port, token
+        self._sent = self._received = 0
+        self.reporters = model.Reporters(world, run_id, root)
+
+    def join(self) -> Tuple[int, int]:
+        for rank in range(1, self.world):
+            self.peers[rank] = Peer(self._port, self._token, rank, self.reporters.teller)
+        return 0, 0
+
+    def everybody(self, say: Callable[[int], Dict[str, Any]], op: str) -> Tuple[int, int]:
+        for rank, peer in self.peers.items():
+            peer.send(say(rank))
+        return self.until(op)
+
+    def until(self, op: str) -> Tuple[int, int]:
+        """Until all have had that order, doing on the way what else they are asked; bytes sent and received by then."""
+        ready = select.epoll()
+        left = {peer.sock.fileno(): peer for peer in self.peers.values()}
+        for number in left:
+            ready.register(number, select.EPOLLIN)
+        while left:
+            for number, _ in ready.poll():
+                if number in left and left[number].arrived(op):
+                    del left[number]
+                    ready.unregister(number)
+        ready.close()
+        sent, received = sum(one.sent for one in self.peers.values()), sum(one.received for one in self.peers.values())
+        self._sent, self._received, before = sent, received, (self._sent, self._received)
+        return sent - before[0], received - before[1]
+
+    def captured(self, seq: int) -> Tuple[int, int]:
+        return self.everybody(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
+
+    def sealed(self, seq: int) -> Tuple[int, int]:
+        return self.everybody(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
+
+    def persisted(self, seq: int) -> Tuple[int, int]:
+        if seq == 1 and self.world > len(model.parameters()) and not self.reporters.checked(self.world - 1):
+            raise SystemExit("the peers do not say what agents say")
+        return self.everybody(
+            lambda rank: RankPersisted(model.key(seq), self.reporters.said(rank, seq)).to_json(), "committed"
+        )
+
+    def death(self, seq: int) -> Tuple[int, int]:
+        """A node's ranks are gone, in the middle of a save."""
+        for rank in list(self.peers)[-NODE:]:
+            gone = self.peers.pop(rank)
+            self._sent, self._received = self._sent - gone.sent, self._received - gone.received
+            gone.sock.close()
+        return self.until("failed")
+
+    def end(self) -> Tuple[int, int]:
+        return self.everybody(lambda rank: RankDone().to_json(), "bye")
+
+
+def main(words: List[str]) -> None:
+    descriptors.raise_limit()
+    fleet = Fleet(int(words[0]), words[1], int(words[2]), words[3], words[4])
+    for line in sys.stdin:
+        name, *numbers = line.split()
+        sent, received = getattr(fleet, name)(*map(int, numbers))
+        print(json.dumps({"sent": sent, "received": received}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,134 @@
+"""What a rank is told and works out before it reads a tensor: a cold restore by as many ranks, and by half as many.
+
+    python lab/programs/fleets/planning.py WORLD ROOT              (started by lab/programs/fleets, after agents.py)
+
+This process is rank 0 of the run, with the product's code; the wire under its collectives is simulated. `bytes_in` is
+what a rank other than 0 receives: of a broadcast its bytes, of a reduction twice its bytes, of a gather to all those
+of all ranks.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any, List, Sequence
+
+import model
+import torch
+from meter import Meter
+
+from hyperpod_kit.checkpoint import candidates, collectives, values
+from hyperpod_kit.checkpoint.agreement import Agreement
+from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
+from hyperpod_kit.checkpoint.reason import Reason
+from hyperpod_kit.checkpoint.repository import digest, identity
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+
+MEMORY = 8 << 30
+
+
+class Wire:
+    """torch.distributed where every rank says what this one says. `received`: bytes, of a rank other than 0."""
+
+    def __init__(self, world: int) -> None:
+        self.world, self.received = world, 0
+
+    def all_gather(self, out: Sequence[torch.Tensor], mine: torch.Tensor, group: Any = None) -> None:
+        for row in out:
+            row.copy_(mine)
+
+    def broadcast(self, data: torch.Tensor, src: int, group: Any = None) -> None:
+        self.received += data.numel() * data.element_size()
+
+    def all_reduce(self, data: torch.Tensor, op: Any = None, group: Any = None) -> None:
+        self.received += 2 * data.numel() * data.element_size()
+
+    def scatter(self, mine: torch.Tensor, rows: Any, src: int = 0, group: Any = None) -> None:
+        self.received += mine.numel()
+        mine.copy_(rows[0])
+
+    def get_global_rank(self, group: Any, rank: int) -> int:
+        return rank
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.distributed, name)
+
+
+class SimulatedRanks(Ranks):
+    """Rank 0 of `world`."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(alone=True)
+        self.alone, self.world = False, world
+        self.wire = Wire(world)
+        found: Any = collectives
+        found.dist = self.wire
+
+    def _all(self, data: bytes, size: int) -> List[bytes]:
+        self.wire.received += size * (self.world - 1)
+        return super()._all(data, size)
+
+
+def restore_plan(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
+    """What all ranks do before they read their own shards."""
+    store = open_store(root)
+    held = ranks.gather(candidates.here([], None, run_id, ranks.rank))
+    found = next(candidates.newest_first(ranks, store, held, candidates.NOTHING_TOLD))
+    run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), found)
+    try:
+        header = run.walk([], lambda header: header)
+    finally:
+        run.close()
+    assert header is not None
+    everybody = Agreement(ranks, found.attempt)
+    everybody.fit_and_tell(lambda: ((), header.plan))
+    everybody.prove_and_tell(lambda: ((), 1))
+    return header
+
+
+def targets(rank: int, world: int) -> List[slices.TensorSlice]:
+    """What a rank of a fleet of another size wants."""
+    return [
+        slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
+        for spec in model.specs(rank, world)
+        if spec.full
+    ]
+
+
+def main(world: int, root: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    meter = Meter()
+    run_id = identity.open_root(root, "fleet").run_id
+    ranks = SimulatedRanks(world)
+    with meter.phase("restore plan") as row:
+        header = restore_plan(ranks, root, run_id)
+        row["bytes_in"] = ranks.wire.received
+    assert header.body is not None
+    half = world // 2
+    ranks = SimulatedRanks(half)
+    with meter.phase("reshard: where all lies") as row:
+        attempt = reshard.Attempt(open_store(root), f"seq-000002.step-0000000020.e1-{model.INCARNATION}", header.body)
+        table = reshard.rows_of(ranks, attempt)
+        row["bytes_in"] = ranks.wire.received
+    assert not isinstance(table, Reason)
+    middle = half // 2
+    with meter.phase("reshard: what a rank needs") as row:
+        needed = slices.needs(table, targets(middle, half), digest.CHUNK)
+        told = len(values.pack([number for chunk in needed for number in chunk]))
+        row["bytes_in"] = told * (half - 1)
+    del table
+    with meter.phase("reshard: who reads what") as row:
+        # The others want what the middle one wants, of shards as far from its own as they are from it.
+        moved = [[(shard + 2 * (rank - middle), chunk) for shard, chunk in needed] for rank in range(half)]
+        work = sharing.divide([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
+        read = [chunk for chunks in work.alone for chunk in chunks] + [share.chunk for share in work.shared]
+        sizes = [digest.split(record.size)[0] for record in header.body.shards]
+        seen = sum(min(digest.CHUNK, sizes[shard] - place * digest.CHUNK) for shard, place in read)
+        row["amplification"] = seen / sum(sizes)
+    meter.peak()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,54 @@
+"""What cold restores read of storage, and what is handed on between ranks: counted in real gloo processes.
+
+    python lab/programs/restore_reads.py [--width 1024] [--ranks 2,4,16]
+
+FSDP2, HSDP and DDP with AdamW, each restored by the same ranks, by half as many, divided otherwise, and the weights
+alone (`load_weights`). `read`: bytes of shards that all ranks together read from storage, as a part of the shards'
+bytes. `moved`: what a rank read and was sent, as a part of what it holds afterwards, the most of all ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.distributed import reads_job, sharded_job
+
+
+def measure(kind: str, world: int, width: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="hyperpod-kit-reads-") as name:
+        folder, root = Path(name), name + "/root"
+        saved = sharded_job.run(folder, world, reads_job.save, kind, root, width, timeout=600.0)
+        size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+        other = "fsdp2" if kind == "ddp" else "ddp"
+        for what, by, how, weights in [
+            ("the same ranks", world, kind, False),
+            ("half as many", world // 2, "fsdp2" if world < 8 and kind == "hsdp" else kind, False),
+            (f"as {other}", world, other, False),
+            ("weights, as ddp", world, "ddp", True),
+        ]:
+            found = sharded_job.run(folder, by, reads_job.restore, how, root, width, False, weights, timeout=600.0)
+            right = weights or all(one["holds"] == saved[0] for one in found)
+            moved = max((one["shards"] + one["received"]) / one["needed"] for one in found)
+            read = sum(one["shards"] for one in found) / size
+            print(
+                f"{kind:<6}{world:>4} ranks  {what:<16} read {read:.3f}  moved {moved:.2f}  {'' if right else 'WRONG'}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=1024, help="of four layers: 1024 makes 50 MB of state")
+    parser.add_argument("--ranks", default="2,4,16")
+    args = parser.parse_args()
+    for world in map(int, args.ranks.split(",")):
+        for kind in ("ddp", "fsdp2", "hsdp")[: 2 if world < 4 else 3]:
+            measure(kind, world, args.width)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,449 @@
+"""ElasticLoader beside mosaicml-streaming, litdata, webdataset and HF datasets, unattended: a row for each loader in
+each cell of data_cells.py, appended to a file; started again it goes on behind the rows that are there.
+
+    python lab/programs/rivals/data_rows.py --install --prepare  # once: the rivals' packages, the corpora, their copies
+    python lab/programs/rivals/data_rows.py --minutes 40         # on a machine on which nothing else runs
+    python lab/programs/rivals/data_rows.py --table              # what is there so far, as a table
+
+A loader reads the corpus once to prove that it reads all of it (count, bytes, check sums of decoded samples) and for
+its memory; then all take turns, and the figures are medians. One that took more than three times the processor time of
+the fastest keeps the figures of that first pass. Each pass is a process of its own, forked from one that has imported
+what the loader needs and done nothing yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import glob
+import json
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from data_cells import CELLS, CORPORA, Cell, Corpus, part_of, write
+from data_loaders import BUCKET, KEY, LOADERS, OURS, SECRET, Loader, Source
+from data_pass import below
+from data_table import table
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+LONGEST = 180.0
+"""Seconds of one pass."""
+PSS_EVERY = 0.05
+TIMED = ("samples", "bytes", "numbers")
+"""What also a pass adds up whose time is taken; check sums would be a part of it."""
+
+PACKAGES = (
+    *("litdata==0.2.76", "obstore==0.12.1", "tifffile==2026.3.3"),
+    *("mosaicml-streaming==0.13.0", "Brotli==1.2.1", "python-snappy==0.7.3", "cramjam==2.14.0", "zstd==1.5.7.2"),
+    *("catalogue==2.0.10", "webdataset==1.0.2", "braceexpand==0.1.7"),
+)
+"""Without what they need besides and the project's environment has: torch, numpy, pyarrow, transformers, datasets."""
+STUBS = {
+    "torchvision/__init__.py": "",
+    "torchvision/datasets/__init__.py": "class VisionDataset: ...\n",
+    "torchvision/transforms/__init__.py": "",
+    "torchvision/transforms/functional.py": "to_tensor = None\n",
+}
+"""mosaicml-streaming imports it for data sets of images that nobody uses here, and one for torch's CUDA does not load
+beside torch's CPU package."""
+
+
+def install(site: Path) -> None:
+    """The rivals' packages, into a folder of their own."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target"]
+    subprocess.run([*pip, str(site), "--no-deps", *PACKAGES], check=True)
+    import fsspec
+
+    # For HF's streams alone: it brings another botocore.
+    subprocess.run([*pip, str(site / "s3fs"), f"s3fs=={fsspec.__version__}"], check=True)
+    for path, text in STUBS.items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text)
+
+
+class Place:
+    """The folder with corpora, copies and packages."""
+
+    def __init__(self, folder: Path, site: Path, part: float) -> None:
+        self.folder, self.site, self.part = folder, site, part
+        self._corpora = folder / (f"corpora-{part:g}" if part != 1 else "corpora")
+
+    def corpus(self, name: str) -> Corpus:
+        """As large as it is here."""
+        return part_of(CORPORA[name], self.part)
+
+    def source(self, name: str, kind: str, place: str) -> Source:
+        """Where a loader reads it."""
+        files = sorted(glob.glob(str(self._corpora / name / f"*.{CORPORA[name].format}")))
+        local = str(self._corpora / f"{name}-{kind}")
+        if place != "s3":
+            return Source(files, local, local)
+        prefix = f"s3://{BUCKET}/{self._corpora.name}"
+        return Source([f"{prefix}/{name}/{os.path.basename(path)}" for path in files], f"{prefix}/{name}-{kind}", local)
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """What a loader that reads all of it finds."""
+        facts: dict[str, Any] = json.loads((self._corpora / f"{name}.json").read_text())
+        return facts
+
+    def made(self, name: str) -> None:
+        """The corpus itself, once."""
+        noted = self._corpora / f"{name}.json"
+        if noted.exists():
+            return
+        shutil.rmtree(self._corpora / name, ignore_errors=True)
+        (self._corpora / name).mkdir(parents=True)
+        facts = write(self.corpus(name), str(self._corpora / name))
+        noted.write_text(json.dumps(facts))
+
+    def copied(self, name: str, kind: str, place: str, resident: Resident) -> None:
+        """A loader's copy of it, and what S3 is to have, once. Raises Failed."""
+        done = self._corpora / f"{name}-{kind}.{'s3' if place == 's3' else 'local'}.done"
+        if done.exists():
+            return
+        loader, source = LOADERS[kind], self.source(name, kind, place)
+        if place == "s3":
+            self.copied(name, kind, "warm", resident)
+            self._upload(self._corpora / name)
+            if loader.copies:
+                self._upload(Path(source.local))
+        else:
+            shutil.rmtree(source.local, ignore_errors=True)
+            os.makedirs(source.local)
+        if place != "s3" or kind == OURS:
+            resident.ask(kind="prepare", corpus=self.corpus(name)._asdict(), source=source._asdict())
+        os.sync()
+        done.touch()
+
+    def _upload(self, folder: Path) -> None:
+        done = folder.parent / f"{folder.name}.uploaded"
+        if done.exists():
+            return
+        import boto3
+
+        client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+        for path in sorted(folder.iterdir()):
+            if path.is_file():
+                client.upload_file(str(path), BUCKET, f"{self._corpora.name}/{folder.name}/{path.name}")
+        done.touch()
+
+    def forget(self, name: str, kind: str) -> None:
+        """The kernel drops what it keeps of them."""
+        for root in (self._corpora / name, self._corpora / f"{name}-{kind}"):
+            for path in root.rglob("*"):
+                if not path.is_file():
+                    continue
+                handle = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(handle)
+
+
+class Failed(Exception):
+    """A loader did not do it; its text is the row's note."""
+
+
+class Resident:
+    """A process that has imported a loader, and forks for each pass."""
+
+    def __init__(self, kind: str, site: Path, log: Path) -> None:
+        loader = LOADERS[kind]
+        self._own = tempfile.mkdtemp(prefix="hpk-rivals-")
+        paths = [str(REPOSITORY)]
+        if kind != OURS:
+            paths += [str(site), *([str(site / loader.extra)] if loader.extra else [])][::-1]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self._own, "PYTHONWARNINGS": "ignore"}
+        env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1"}
+        env |= {"HF_HOME": os.path.join(self._own, "hf"), "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, str(HERE / "data_pass.py"), kind]
+        self._errors = open(log, "ab")  # noqa: SIM115  # as long as the process
+        self._process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self.version = self._line(600.0)["version"]
+
+    def ask(self, *, watched: bool = False, **request: Any) -> dict[str, Any]:
+        """A pass; `watched`: with the memory at its peak. Raises Failed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        pid = self._line(30.0)["pid"]
+        peak = Peak(self._process.pid) if watched else None
+        try:
+            found = self._line(LONGEST if request["kind"] == "pass" else 1800.0, pid)
+            if "ended" not in found:
+                self._line(60.0)
+        finally:
+            memory = peak.end() if peak else {}
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)  # what some leave running
+            for left in Path(self._own).iterdir():
+                shutil.rmtree(left, ignore_errors=True)
+        if "ended" in found:
+            raise Failed("killed: it took too long, or too much memory")
+        if "error" in found:
+            raise Failed(found["error"])
+        return {**found, **memory}
+
+    def _line(self, seconds: float, pid: int = 0) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        late = threading.Timer(seconds, os.killpg, (pid, signal.SIGKILL))
+        if not pid:
+            late = threading.Timer(seconds, self._process.kill)
+        late.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            late.cancel()
+        if not line:
+            raise Failed("the process that imports it has ended: see the log")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        """It has no more to do."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._errors.close()
+        shutil.rmtree(self._own, ignore_errors=True)
+
+
+class Peak:
+    """The most memory that a process and all below it have at once: their shares of what they share are added."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._most, self._own = pid, 0, 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> dict[str, int]:
+        """In MiB: all, and without what files hold."""
+        self._ended.set()
+        self._thread.join()
+        return {"pss": self._most >> 10, "pss_without_files": self._own >> 10}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(PSS_EVERY):
+            found = [shares(pid) for pid in (self._pid, *below(self._pid))]
+            self._most = max(self._most, sum(share["Pss"] for share in found))
+            self._own = max(self._own, sum(share["Pss"] - share["Pss_File"] for share in found))
+
+
+def shares(pid: int) -> dict[str, int]:
+    """KiB."""
+    found = {"Pss": 0, "Pss_File": 0}
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0])
+    return found
+
+
+def serve(folder: Path) -> subprocess.Popen[str]:
+    """The rehearsal's S3 on loopback, in a process of its own; its URL goes into this one's environment."""
+    os.environ.update(AWS_ACCESS_KEY_ID=KEY, AWS_SECRET_ACCESS_KEY=SECRET, AWS_DEFAULT_REGION="us-east-1")
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+    os.environ.pop("AWS_PROFILE", None)
+    command = [sys.executable, str(HERE / "data_pass.py"), "serve", str(folder / "s3")]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    server = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    url = server.stdout.readline().strip()
+    os.environ.update(AWS_ENDPOINT_URL=url, S3_ENDPOINT_URL=url)
+    return server
+
+
+class Bench:
+    """All cells, one after another."""
+
+    def __init__(self, place: Place, kinds: list[str], passes: int, slow: float, rows: Path) -> None:
+        self.place, self.passes, self.slow, self.rows = place, passes, slow, rows
+        self.residents: dict[str, Resident] = {}
+        self.missing: dict[str, str] = {}
+        for kind in kinds:
+            try:
+                self.residents[kind] = Resident(kind, place.site, place.folder / f"{kind}.log")
+            except Failed as err:
+                self.missing[kind] = f"not installed: {err}"
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
+        self._about = {"commit": commit.stdout.strip(), "python": platform.python_version(), "torch": version("torch")}
+
+    def prepared(self, cell: Cell) -> dict[str, str]:
+        """Corpus and copies are there; returns kind -> why a loader takes no part."""
+        notes = dict(self.missing)
+        self.place.made(cell.corpus)
+        for kind, resident in self.residents.items():
+            notes[kind] = LOADERS[kind].refuses(self.place.corpus(cell.corpus), cell.place)
+            if notes[kind]:
+                continue
+            try:
+                self.place.copied(cell.corpus, kind, cell.place, resident)
+            except Failed as err:
+                notes[kind] = f"no copy: {err}"
+        return {kind: note for kind, note in notes.items() if note}
+
+    def measure(self, cell: Cell) -> None:
+        """A row for each loader."""
+        notes = self.prepared(cell)
+        first: dict[str, dict[str, Any]] = {}
+        for kind in self.residents:
+            if kind not in notes:
+                self._attempt(notes, first, cell, kind)
+        fastest = min((found["processor"] for found in first.values()), default=0.0)
+        timed: dict[str, list[dict[str, Any]]] = {
+            kind: [] for kind, found in first.items() if kind == OURS or found["processor"] <= self.slow * fastest
+        }
+        turns = list(timed)
+        for number in range(self.passes):
+            for kind in turns[number % len(turns) :] + turns[: number % len(turns)]:
+                if kind not in notes:
+                    self._attempt(notes, timed[kind], cell, kind)
+        for kind in (*self.residents, *self.missing):
+            self._write(cell, kind, notes.get(kind, ""), first.get(kind), timed.get(kind) or [])
+
+    def _attempt(self, notes: dict[str, str], found: Any, cell: Cell, kind: str) -> None:
+        if cell.place == "cold":
+            self.place.forget(cell.corpus, kind)
+        proof = isinstance(found, dict)
+        request = {
+            "kind": "pass",
+            "corpus": self.place.corpus(cell.corpus)._asdict(),
+            "source": self.place.source(cell.corpus, kind, cell.place)._asdict(),
+            "workers": cell.workers,
+            "proof": proof,
+        }
+        try:
+            one = self.residents[kind].ask(watched=proof, **request)
+        except Failed as err:
+            notes[kind] = str(err)
+            return
+        if proof:
+            found[kind] = one
+        else:
+            found.append(one)
+
+    def _write(
+        self, cell: Cell, kind: str, note: str, first: dict[str, Any] | None, timed: list[dict[str, Any]]
+    ) -> None:
+        loader: Loader = LOADERS[kind]
+        samples = self.place.corpus(cell.corpus).samples
+        row: dict[str, Any] = {**cell._asdict(), "what": CORPORA[cell.corpus].what, "kind": kind, "loader": loader.name}
+        row |= {"version": getattr(self.residents.get(kind), "version", ""), "part": self.place.part, "note": note}
+        if first is not None and not note:
+            figures = timed or [first]
+            facts = self.place.facts(cell.corpus)
+            row["passes"] = len(timed)
+            read = [(first, (*TIMED, "sum")), *((one, TIMED) for one in timed)]
+            wrong = [one["samples"] for one, names in read if differ(one, facts, names)]
+            row["right"] = not wrong
+            if wrong:
+                row["note"] = f"{wrong[0]} of {facts['samples']} samples, or other ones"
+            row |= {name: first[name] for name in ("pss", "pss_without_files")}
+            row["us"] = statistics.median(one["processor"] for one in figures) / samples * 1e6
+            row["us_behind_first"] = statistics.median(one["behind_first"] for one in figures) / samples * 1e6
+            row["first"] = statistics.median(one["first"] for one in figures)
+            row["seconds"] = statistics.median(one["seconds"] for one in figures)
+            row["all_us"] = [one["processor"] / samples * 1e6 for one in figures]
+        row |= {"cores": os.cpu_count(), "load": os.getloadavg()[0], "at": time.strftime("%Y-%m-%dT%H:%M:%S")}
+        with open(self.rows, "a") as out:
+            out.write(json.dumps({**row, **self._about}) + "\n")
+
+    def end(self) -> None:
+        """All processes."""
+        for resident in self.residents.values():
+            resident.end()
+
+
+def differ(found: dict[str, Any], facts: dict[str, Any], names: tuple[str, ...]) -> bool:
+    """Whether other samples were read than there are."""
+    return any(found[name] != facts[name] for name in names)
+
+
+def chosen(args: argparse.Namespace) -> list[Cell]:
+    """The cells that the options name."""
+    return [
+        cell
+        for cell in CELLS
+        if cell.corpus in args.corpora and cell.place in args.places and cell.workers in args.workers
+    ]
+
+
+def measured(rows: Path, part: float) -> set[Cell]:
+    """What the file has."""
+    if not rows.exists():
+        return set()
+    found = (json.loads(line) for line in rows.read_text().splitlines())
+    return {Cell(row["corpus"], row["place"], row["workers"]) for row in found if row["part"] == part}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path("build/rivals"), help="corpora, copies, S3: 6 GB")
+    parser.add_argument("--site", type=Path, help="the rivals' packages (default: FOLDER/site)")
+    parser.add_argument("--rows", type=Path, help="the file of rows (default: FOLDER/rows.jsonl)")
+    parser.add_argument("--install", action="store_true")
+    parser.add_argument("--prepare", action="store_true", help="corpora and copies only")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--minutes", type=float, default=40.0, help="after which no other cell is begun")
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--slow", type=float, default=3.0, help="times the fastest, from which on one pass is enough")
+    parser.add_argument("--part", type=float, default=1.0, help="of each corpus, to try it")
+    parser.add_argument("--loaders", nargs="*", default=list(LOADERS), choices=list(LOADERS))
+    parser.add_argument("--corpora", nargs="*", default=list(CORPORA), choices=list(CORPORA))
+    parser.add_argument("--places", nargs="*", default=["warm", "cold", "s3"], choices=["warm", "cold", "s3"])
+    parser.add_argument("--workers", nargs="*", type=int, default=[0, 1, 2])
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = args.rows or folder / "rows.jsonl"
+    if args.table:
+        print(table([json.loads(line) for line in rows.read_text().splitlines()], OURS))
+        return
+    site = (args.site or folder / "site").resolve()
+    if args.install:
+        install(site)
+    until = time.monotonic() + 60 * args.minutes
+    server = serve(folder)
+    bench = Bench(Place(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
+    try:
+        cells = chosen(args)
+        done = set() if args.prepare else measured(rows, args.part)
+        for cell in cells:
+            if cell in done:
+                continue
+            if not args.prepare and time.monotonic() > until:
+                print("the time is over: start it again for the rest", flush=True)
+                return
+            begun = time.monotonic()
+            if args.prepare:
+                bench.prepared(cell)
+            else:
+                bench.measure(cell)
+            print(f"{cell.corpus}, {cell.place}, {cell.workers} workers: {time.monotonic() - begun:.0f} s", flush=True)
+    finally:
+        bench.end()
+        server.terminate()
+        server.wait()
+    if not args.prepare:
+        print(table([json.loads(line) for line in rows.read_text().splitlines()], OURS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""DLRover Flash Checkpoint under flips, kills and a full disk.
+
+    python lab/programs/rivals_torture/dlrover_flash.py [--flips 500] [--kills 40] [--seed 1]
+
+Its real shared-memory handler, its real saver of the agent, its real storage; only the gRPC client of its master is a
+stub. A kill is SIGKILL to the trainer before the n-th tensor of a save's copy into shared memory; then the agent does
+what it does when a trainer has died (`save_shm_to_storage`), and a new trainer loads as the engine's `load` does:
+shared memory, else what the tracker file names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import types
+import uuid
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from cases import RAISED, RIGHT, SCRATCH, SIZES, WORDS, WRONG, file_limit, flips, in_child, report, same
+from cases import state as state_of
+
+STEPS = (10, 20)
+
+
+class MasterClient:
+    """Says yes to everything."""
+
+    @classmethod
+    def singleton_instance(cls, *_: Any, **__: Any) -> MasterClient:
+        return cls()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: True
+
+
+def saver_module() -> Any:
+    stub = types.ModuleType("dlrover.python.elastic_agent.master_client")
+    stub.MasterClient = MasterClient  # type: ignore[attr-defined]
+    sys.modules[stub.__name__] = stub
+    import dlrover.python.elastic_agent.torch.ckpt_saver as module
+
+    logging.disable(logging.CRITICAL)
+    return module
+
+
+def trainer(module: Any, folder: Path, dies_at: int | None) -> None:
+    """Save step 10 to memory, then step 20; die before the copy of its tensor number `dies_at`."""
+    from dlrover.python.common.multi_process import SharedLock
+
+    handler = module.SharedMemoryHandler(0, host=False)
+    lock = SharedLock("shm_lock_0", create=False)
+    copy = module._write_shared_memory
+    copied = [0]
+
+    def counting(*args: Any) -> None:
+        if copied[0] == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        copied[0] += 1
+        copy(*args)
+
+    for step in STEPS:
+        if step == STEPS[-1]:
+            module._write_shared_memory = counting
+            if dies_at is None:
+                return
+        lock.acquire(False)
+        config = module.CheckpointConfig(step=step, paths={"model_states": str(folder / str(step) / "rank_0.pt")})
+        handler.save_state_dict({"model_states": state_of(step), module.DLROVER_CKPT_CONFIG_KEY: config})
+        lock.release()
+        if step == STEPS[0]:
+            os.write(READY[1], b"x")
+            os.read(GO[0], 1)
+
+
+READY, GO = os.pipe(), os.pipe()
+
+
+def life(module: Any, folder: Path, dies_at: int | None, *, persisted: bool, limit: int | None = None) -> Any:
+    """An agent with one trainer, up to the breakpoint save after the trainer's end; the saver."""
+    os.environ["TORCHELASTIC_RUN_ID"] = uuid.uuid4().hex
+    pid = os.fork()
+    if pid == 0:
+        os.read(GO[0], 1)
+        try:
+            trainer(module, folder, dies_at)
+        finally:
+            os._exit(0)
+    from dlrover.python.common.storage import PosixDiskStorage
+
+    saver = module.DdpCheckpointSaver(str(folder), PosixDiskStorage().get_class_meta(), 1, 1)
+    os.write(GO[1], b"x")
+    os.read(READY[0], 1)
+    if persisted:
+        saver.save_step_checkpoint(STEPS[0])
+    os.write(GO[1], b"x")
+    os.waitpid(pid, 0)
+    if limit is not None:
+        file_limit(limit)
+    try:
+        saver.save_shm_to_storage()
+    except Exception:
+        logging.debug("its agent logs it and goes on")
+    return saver
+
+
+def judge(found: Any) -> int:
+    if not found:
+        return SCRATCH
+    found = found.get("model_states", found)
+    return RIGHT if any(same(found, step) for step in STEPS) else WRONG
+
+
+def load(saver: Any, folder: Path, *, memory: bool) -> int:
+    """As FullCheckpointEngine.load does."""
+    hot = saver._shm_handlers[0].load_state_dict() if memory else {}
+    if hot:
+        return judge({name: tensor for name, tensor in hot["model_states"].items()})
+    tracker = folder / "dlrover_latest.txt"
+    content = tracker.read_text() if tracker.exists() else ""
+    if not content:
+        return SCRATCH
+    path = folder / content.strip() / "rank_0.pt"
+    return judge(saver.storage.read_state_dict(str(path), lambda name: torch.load(name, map_location="cpu")))
+
+
+def kill(module: Any, number: int, *, persisted: bool, memory: bool, limit: int | None = None) -> str:
+    with tempfile.TemporaryDirectory(prefix="dlrover-torture-") as name:
+        folder = Path(name)
+
+        def case() -> int:
+            saver = life(module, folder, number, persisted=persisted, limit=limit)
+            try:
+                return load(saver, folder, memory=memory)
+            finally:
+                saver._shm_handlers[0].unlink()
+
+        return WORDS[in_child(case, 120)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flips", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    module = saver_module()
+    import dlrover
+
+    dice = random.Random(args.seed)
+    results: dict[str, Counter[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="dlrover-torture-") as name:
+        folder = Path(name)
+
+        def write() -> int:
+            life(module, folder, None, persisted=True)._shm_handlers[0].unlink()
+            return RIGHT
+
+        if in_child(write, 120) == RAISED:
+            raise SystemExit("DLRover did not write the checkpoint that was to be damaged")
+        from dlrover.python.common.storage import PosixDiskStorage
+
+        reader = types.SimpleNamespace(storage=PosixDiskStorage())
+        files = [folder / "dlrover_latest.txt", folder / str(STEPS[0]) / "rank_0.pt"]
+        results["one byte changed"] = flips(files, args.flips, dice, lambda: load(reader, folder, memory=False))
+    for what, persisted, memory in (
+        ("killed in mid-copy, older step on disk, new node", True, False),
+        ("killed in mid-copy, older step in memory only, same node", False, True),
+        ("killed in mid-copy, older step on disk, same node", True, True),
+    ):
+        results[what] = Counter(
+            kill(module, dice.randrange(len(SIZES)), persisted=persisted, memory=memory) for _ in range(args.kills)
+        )
+    limits = [dice.randrange(1, 4 * sum(SIZES.values())) for _ in range(args.kills)]
+    results["disk full at the save after a trainer's death, older step on disk, new node"] = Counter(
+        kill(module, len(SIZES), persisted=True, memory=False, limit=limit) for limit in limits
+    )
+    report("DLRover Flash Checkpoint", getattr(dlrover, "__version__", "0.6.1"), args.seed, results)
+
+
+if __name__ == "__main__":
+    main()

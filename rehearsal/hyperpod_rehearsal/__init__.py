@@ -1,0 +1,1 @@
+"""A HyperPod on one Linux machine."""

@@ -1,0 +1,154 @@
+"""The pages of docs/design/packages: each package has one, none is long, and what they name is there."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+from typing import Iterator, List, Set
+
+import pytest
+
+from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT
+
+PAGES = CHECKOUT / "docs/design/packages"
+MOST_LINES = 150
+
+COVERS = re.compile(r"^Covers (.*?)\.$", re.M | re.S)
+"""The sentence by which a page of several packages names them: "Covers `system`, `run` and `errors`."."""
+
+QUOTED = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+PATH = re.compile(r"[a-z_.][\w.]*(?:/[\w.@-]+)+/?")
+FILE = re.compile(r"[\w.@/-]+\.(?:py|md|sh|j2)")
+PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
+"""Of a name that a reader fills in, as in `model/mounts/NAME.py`."""
+
+UNWRITTEN: Set[str] = {
+    "aws",
+    "bundle",
+    "checkpoint",
+    "cli",
+    "cluster",
+    "config",
+    "hyperpod_lab",
+    "hyperpod_rehearsal",
+    "infra",
+    "job",
+    "rehearsal",
+}
+"""Packages that have no page yet. The list only becomes shorter."""
+
+
+def packages() -> Set[str]:
+    """The packages and modules right below hyperpod_kit, and the other distributions."""
+    entries = [path for path in PACKAGES[PRODUCT].iterdir() if is_package(path) or path.suffix == ".py"]
+    return {path.stem for path in entries if path.stem != "__init__"} | (PACKAGES.keys() - {PRODUCT})
+
+
+def is_package(path: Path) -> bool:
+    return (path / "__init__.py").exists()
+
+
+def pages() -> List[Path]:
+    return sorted(PAGES.glob("*.md"))
+
+
+def covered(page: Path) -> Set[str]:
+    """The packages that a page is about: the one of its name, or those that it says to cover."""
+    match = COVERS.search(page.read_text())
+    if match:
+        return set(QUOTED.findall(match[1]))
+    return {page.stem, f"hyperpod_{page.stem}"} & packages()
+
+
+def bases(page: Path) -> List[Path]:
+    """The directories that a path on a page may begin in."""
+    directories = [CHECKOUT, PACKAGES[PRODUCT]]
+    for name in sorted(covered(page)):
+        directories.append(PACKAGES.get(name, PACKAGES[PRODUCT] / name))
+    return directories
+
+
+def looks_like_a_path(text: str) -> bool:
+    """Whether a quoted text is a path of this repository, without the name of a function behind it."""
+    path = text.partition(":")[0]
+    if PLACEHOLDER.search(path) or not re.fullmatch(r"[\w.]*", text.partition(":")[2]):
+        return False
+    return PATH.fullmatch(path) is not None or FILE.fullmatch(path) is not None
+
+
+def paths_on(page: Path) -> Iterator[str]:
+    return filter(looks_like_a_path, QUOTED.findall(page.read_text()))
+
+
+def exists(text: str, directories: List[Path]) -> bool:
+    """Whether a path is a file, a directory or a module below one of the directories, and has the named definition."""
+    path, _, name = text.partition(":")
+    for directory in directories:
+        for candidate in (directory / path, directory / f"{path}.py"):
+            if candidate.exists() and (not name or name in definitions(candidate)):
+                return True
+    return False
+
+
+@functools.lru_cache(maxsize=None)
+def definitions(module: Path) -> Set[str]:
+    """Names that a module defines, those of a class with the class before them."""
+    names = set()
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            members = [member.name for member in node.body if isinstance(member, ast.FunctionDef)]
+            names |= {f"{node.name}.{member}" for member in members}
+    return names
+
+
+def test_each_package_has_a_page() -> None:
+    written = [name for page in pages() for name in covered(page)]
+    assert len(written) == len(set(written)), "a package is on two pages"
+    assert set(written) <= packages()
+    assert packages() - set(written) <= UNWRITTEN
+    assert UNWRITTEN & set(written) == set(), "take it off UNWRITTEN"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_a_page_is_about_a_package_and_short(page: Path) -> None:
+    assert covered(page)
+    assert len(page.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    directories = bases(page)
+    assert [text for text in paths_on(page) if not exists(text, directories)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_path"),
+    [
+        ("node/health/repair.py", True),
+        ("step.py", True),
+        ("tests/hostile", True),
+        ("run.py:LocalRunner.run", True),
+        ("model/mounts/NAME.py", False),
+        ("/run/hyperpod-kit/health.json", False),
+        ("hpk-data/1", False),
+        ("s3://bucket/prefix", False),
+        ("status.json", False),
+        ("hyperpod-kit node health", False),
+    ],
+)
+def test_what_is_a_path(text: str, is_path: bool) -> None:
+    assert looks_like_a_path(text) is is_path
+
+
+def test_a_path_that_is_not_there() -> None:
+    directories = [PACKAGES[PRODUCT]]
+    assert exists("run.py:LocalRunner.run", directories) and exists("system/wait", directories)
+    assert not exists("run.py:RemoteRunner", directories) and not exists("system/nowhere.py", directories)

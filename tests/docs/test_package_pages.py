@@ -26,15 +26,9 @@ PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
 """Of a name that a reader fills in, as in `model/mounts/NAME.py`."""
 
 UNWRITTEN: Set[str] = {
-    "aws",
-    "bundle",
     "checkpoint",
-    "cli",
-    "cluster",
-    "config",
     "hyperpod_lab",
     "hyperpod_rehearsal",
-    "infra",
     "job",
     "rehearsal",
 }

@@ -27,9 +27,7 @@ PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
 
 UNWRITTEN: Set[str] = {
     "checkpoint",
-    "hyperpod_lab",
     "hyperpod_rehearsal",
-    "job",
     "rehearsal",
 }
 """Packages that have no page yet. The list only becomes shorter."""

@@ -42,7 +42,7 @@ docs:  ## the documentation site, in site/: every page is built and every link i
 docs-search: docs  ## questions of newcomers, asked of the site in headless Chromium
 	.venv/bin/python -m docs_build.search_check site
 
-dist:  ## wheel and sdist, built twice with the same bytes, and the wheel tried in an empty venv
+dist:  ## wheels and sdist, built twice with the same bytes, and tried in an empty venv
 	./setup.sh venv dist
 	.ci/check-dist $(DIST_ARGS)
 
@@ -59,7 +59,7 @@ torture:  ## 10,000 flipped bytes, 1,000 killed processes, every failing operati
 	./setup.sh venv admin torch test
 	$(PY) -m hyperpod_lab.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
 	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
-	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
+	  $(PY) -m hyperpod_rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_lab.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
 

@@ -70,6 +70,6 @@ def _distribution_command(distribution: str, directory: str) -> str:
     if os.path.exists(os.path.join(project, "pyproject.toml")):
         return f"pip install -e {shlex.quote(project)}"
     return (
-        f"pip install -e {directory}, in a checkout of hyperpod-kit; without one"
-        f" pip install '{distribution} @ git+ssh://HOST/hyperpod-kit#subdirectory={directory}'"
+        f"pip install -e {directory} in a checkout,"
+        f" or pip install '{distribution} @ git+ssh://HOST/hyperpod-kit#subdirectory={directory}'"
     )

@@ -96,7 +96,6 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "preflight": {"aws", "config", "errors", "model"},
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
-    "rehearsal": {"aws", "bundle", "config", "ending", "environment", "errors", "model", "run", "system", "untrusted"},
     "storage.bench.replay": {"checkpoint", "checkpoint.agent", "environment", "errors", "system", "untrusted"},
     "storage": {"aws", "checkpoint.repository", "errors", "extras", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
@@ -113,14 +112,29 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "infra",
         "model",
         "preflight",
-        "rehearsal",
         "remote",
         "run",
         "storage",
         "untrusted",
         "version",
     },
-    "hyperpod_rehearsal": set(),
+    "hyperpod_rehearsal.standins": {"untrusted"},
+    "hyperpod_rehearsal.agent": {"hyperpod_rehearsal.standins", "system", "untrusted"},
+    "hyperpod_rehearsal": {
+        "aws",
+        "bundle",
+        "config",
+        "ending",
+        "environment",
+        "errors",
+        "hyperpod_rehearsal.agent",
+        "hyperpod_rehearsal.standins",
+        "model",
+        "run",
+        "system",
+        "untrusted",
+    },
+    "hyperpod_rehearsal.cli": {"cli", "errors", "hyperpod_rehearsal"},
     "hyperpod_lab": {
         "checkpoint",
         "checkpoint.agent",
@@ -166,8 +180,8 @@ VENDORED = (
 OLD_DOORS = {"checkpoint.repository.agent_main", "checkpoint.repository.cli"}
 """Names that processes of earlier bundles know: each has nothing but the import of what it stands for."""
 
-STANDALONE = ("rehearsal.standins", "rehearsal.agent")
-"""Programs that run inside rehearsal machines: the same rule, and they import nothing else of ours."""
+STANDALONE = ("hyperpod_rehearsal.standins", "hyperpod_rehearsal.agent")
+"""Programs that run inside rehearsal machines: the same rule. What puts the stand-ins there is among them."""
 
 OPTIONAL = {"boto3", "botocore", "xxhash"}
 """Third-party modules that vendored code may use when they can be imported."""
@@ -305,7 +319,7 @@ def unportable(path: Path) -> Iterator[str]:
         yield f"{path} has annotations that are evaluated"
     for target in used:
         top = target.split(".")[0]
-        if not (top in sys.stdlib_module_names or top == "hyperpod_kit" or top in OPTIONAL):
+        if not (top in sys.stdlib_module_names or top in PACKAGES or top in OPTIONAL):
             yield f"{path} imports {target}"
 
 
@@ -468,13 +482,13 @@ OWN_SIGNALS = {
     "storage/bench/replay/__main__.py": "a child in a session of its own",
     "checkpoint/repository/agent_main.py": "an agent, which sets its handlers",
     "node/observe/prober.py": "a child in a session of its own",
-    "rehearsal/agent/main.py": "a unit of a machine",
-    "rehearsal/daemon.py": "it sets its handlers",
-    "rehearsal/guardian.py": "it outlives every signal of its group",
-    "rehearsal/launch.py": "it becomes another program",
-    "rehearsal/sandbox_shim.py": "it answers at once, in place of a program of a node",
-    "rehearsal/standins/__main__.py": "programs of a machine; what waits sets its handlers",
-    "rehearsal/standins/step_retry/cluster_agent.py": "a unit of a machine",
+    "hyperpod_rehearsal/agent/main.py": "a unit of a machine",
+    "hyperpod_rehearsal/daemon.py": "it sets its handlers",
+    "hyperpod_rehearsal/guardian.py": "it outlives every signal of its group",
+    "hyperpod_rehearsal/launch.py": "it becomes another program",
+    "hyperpod_rehearsal/sandbox_shim.py": "it answers at once, in place of a program of a node",
+    "hyperpod_rehearsal/standins/__main__.py": "programs of a machine; what waits sets its handlers",
+    "hyperpod_rehearsal/standins/step_retry/cluster_agent.py": "a unit of a machine",
     "job/__main__.py": "job.cli.main: the bytes of this file are those of builds before 0.1.0, and bundles share it",
     "storage/usage/scan.py": "a child that its parent ends",
 }

@@ -18,6 +18,8 @@ from tests.support.syntax import nodes, tree_of
 
 _IN_A_MACHINE = "a program inside a machine of a rehearsal, which imports nothing of ours, in directories of root's"
 
+_FUSE = "a FUSE file system, whose answers are what the kernel asked for"
+
 _TORCH = "torch's writer names its files itself, in a directory that is held and closed to others"
 
 EXCEPTIONS: Dict[str, str] = {
@@ -30,11 +32,11 @@ EXCEPTIONS: Dict[str, str] = {
     "node/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
     "node/mounts/kinds/nvme.py:_make_directory": "in a sandbox alone, below a directory that is its own",
     "node/mounts/shadowed_homes.py:_copy_home": "commands with a deadline, in a directory that root has closed",
-    "rehearsal/sandbox_shim.py": "it stands for programs of a sandbox, in its temporary directory, and imports nothing",
-    "rehearsal/standins/access_point.py": _IN_A_MACHINE,
-    "rehearsal/standins/passthrough/files.py": "a FUSE file system, whose answers are what the kernel asked for",
-    "rehearsal/standins/passthrough/filesystem.py": "a FUSE file system, whose answers are what the kernel asked for",
-    "rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
+    "hyperpod_rehearsal/sandbox_shim.py": "it stands for programs of a sandbox, in its directory, and imports nothing",
+    "hyperpod_rehearsal/standins/access_point.py": _IN_A_MACHINE,
+    "hyperpod_rehearsal/standins/passthrough/files.py": _FUSE,
+    "hyperpod_rehearsal/standins/passthrough/filesystem.py": _FUSE,
+    "hyperpod_rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
     "slurm/progress.py:ProgressWriter._write": "a memfd of the same user's wrapper, which is looked at once it is open",
     "storage/private_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",

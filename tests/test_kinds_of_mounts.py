@@ -17,10 +17,10 @@ from hyperpod_kit.node.mounts.kinds import registry as of_the_node
 from hyperpod_kit.node.mounts.kinds.kind import Kind
 from hyperpod_kit.preflight.mounts.inquiry import MountInquiry
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
-from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount
-from hyperpod_kit.rehearsal.standins.install import LAUNCHERS
-from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT, modules, relative
+from hyperpod_rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount
+from hyperpod_rehearsal.standins.install import LAUNCHERS
+from tests.support.packages import CHECKOUT, located, modules, relative
 from tests.support.syntax import nodes, tree_of
 
 TEMPLATES = CHECKOUT / "templates"
@@ -29,7 +29,7 @@ LAYERS: Dict[str, Mapping[str, Any]] = {
     "node/mounts/kinds": of_the_node.KINDS,
     "config/mounts": FORMS,
     "preflight/mounts": INQUIRIES,
-    "rehearsal/mounts": REHEARSED,
+    "hyperpod_rehearsal/mounts": REHEARSED,
 }
 FOLDERS = ("model/mounts", *LAYERS)
 
@@ -38,20 +38,20 @@ NAMES = {cls.__module__.rpartition(".")[2]: cls for cls in KINDS.values()}
 
 OTHER_MEANINGS = {
     ("checkpoint/repository/store/open.py", "mountpoint-s3"): "the source that the kernel shows",
-    ("rehearsal/sandbox_shim.py", "mountpoint-s3"): "the same",
-    ("rehearsal/standins/mountpoint_s3/cli.py", "mountpoint-s3"): "the same",
+    ("hyperpod_rehearsal/sandbox_shim.py", "mountpoint-s3"): "the same",
+    ("hyperpod_rehearsal/standins/mountpoint_s3/cli.py", "mountpoint-s3"): "the same",
     ("model/clients.py", "lustre"): "a client, of whatever kind needs it",
     ("storage/quota/backends.py", "lustre"): "a type of file system",
     ("storage/preload/run.py", "lustre"): "the same",
     ("storage/tier/fsx_link.py", "lustre"): "the same",
     ("node/mounts/protect.py", "lustre"): "a type of file system",
-    ("rehearsal/standins/modinfo.py", "lustre"): "a module of the kernel",
-    ("rehearsal/standins/mount_lustre.py", "lustre"): "a type of file system",
-    ("rehearsal/standins/mount_efs.py", "efs"): "a directory of the rehearsal, and a type of file system",
-    ("rehearsal/standins/mount_s3files.py", "s3files"): "the same",
-    ("rehearsal/standins/mount_nfs.py", "openzfs"): "a directory of the rehearsal",
-    ("rehearsal/efs/protocol.py", "efs"): "botocore's name of a service",
-    ("rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
+    ("hyperpod_rehearsal/standins/modinfo.py", "lustre"): "a module of the kernel",
+    ("hyperpod_rehearsal/standins/mount_lustre.py", "lustre"): "a type of file system",
+    ("hyperpod_rehearsal/standins/mount_efs.py", "efs"): "a directory of the rehearsal, and a type of file system",
+    ("hyperpod_rehearsal/standins/mount_s3files.py", "s3files"): "the same",
+    ("hyperpod_rehearsal/standins/mount_nfs.py", "openzfs"): "a directory of the rehearsal",
+    ("hyperpod_rehearsal/efs/protocol.py", "efs"): "botocore's name of a service",
+    ("hyperpod_rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
     ("aws/efs.py", "efs"): "botocore's name of a service",
     ("infra/template.py", "efs"): "aws's word for a service",
     ("aws/s3files.py", "s3files"): "the same",
@@ -87,7 +87,7 @@ def is_of_a_kind(name: str) -> bool:
 def test_every_layer_answers_for_every_kind(layer: str) -> None:
     assert list(LAYERS[layer]) == list(KINDS)
     for own in NAMES:
-        assert (PACKAGES[PRODUCT] / layer / f"{own}.py").is_file()
+        assert located(f"{layer}/{own}.py").is_file()
 
 
 @pytest.mark.parametrize("question", [Traits, MountService, MountForm, MountInquiry, RehearsedMount])

@@ -46,7 +46,7 @@ ABOUT_MOUNTS = (
     "node/remove_stale.py",
     "node/slurm/drain.py",
     "node/slurm/lease_keeper.py",
-    "rehearsal/mount",
+    "hyperpod_rehearsal/mount",
     "remote/",
 )
 

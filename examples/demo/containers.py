@@ -27,7 +27,7 @@ PYTHON, PLAIN, SH = "python.sqsh", "plain.sqsh", "sh.sqsh"
 """With Python and bash; with bash and without Python; with neither."""
 
 PLUGIN = "/usr/lib/slurm/spank_pyxis.so"
-STAND_IN = REPOSITORY / "hyperpod_kit/rehearsal/standins/pyxis/plugin.c"
+STAND_IN = REPOSITORY / "rehearsal/hyperpod_rehearsal/standins/pyxis/plugin.c"
 PACKAGES = ("squashfs-tools", "liblzo2-2", "bsdextrautils")
 """What enroot calls and the node image lacks; the host's files fit, for the image is of the host's distribution."""
 

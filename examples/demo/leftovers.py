@@ -37,7 +37,9 @@ class Marks:
         return cls(
             names=re.compile(r"hpk|hyperpod-kit|^hv[0-9a-f]{12}$"),
             paths=re.compile(r"hpk|hyperpod-kit|mountpoint-s3"),
-            words=re.compile(r"hyperpod_kit\.(rehearsal|checkpoint\.)|hyperpod-kit-rehearsal|systemd-nspawn.*hpk"),
+            words=re.compile(
+                r"hyperpod_rehearsal|hyperpod_kit\.checkpoint\.|hyperpod-kit-rehearsal|systemd-nspawn.*hpk"
+            ),
             groups=marked,
             segments=marked,
         )

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hyperpod_kit
-from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
     Ready,
     StartRefused,
     TrainerMessage,
-    agent_event,
+    parse_agent_event,
 )
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
 from hyperpod_kit.untrusted import by_descriptor
@@ -33,10 +33,10 @@ _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedM
 class AgentLink:
     """A running agent. After `listen` `on_event` is called from a thread; `AgentEnded` is its death."""
 
-    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
-        ours, theirs = socket.socketpair()
-        name = shm_slots.log_file(places.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
-        log = os.path.join(setup.get("folder") or places.mine(), name)
+    def __init__(self, setup: JsonMessage, on_event: Callable[[AgentEvent], None]) -> None:
+        local_socket, agent_socket = socket.socketpair()
+        name = shm_slots.log_file(shm_paths.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
+        log = os.path.join(setup.get("folder") or shm_paths.user_directory(), name)
         package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
@@ -44,13 +44,13 @@ class AgentLink:
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None
-            raise shm_slots.no_room(log, err) from None
+            raise shm_slots.no_space_error(log, err) from None
         try:
             # In a session of its own, and with no descriptor of the trainer's: what waits for the trainer's output
             # or its process group must not wait for the agent. The socket is its standard input: one descriptor less.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _MODULE, "0"],
-                stdin=theirs.fileno(),
+                stdin=agent_socket.fileno(),
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
@@ -59,13 +59,13 @@ class AgentLink:
             )
         finally:
             os.close(out)
-            theirs.close()
+            agent_socket.close()
         self.pid = self._process.pid
         self._log = log
-        self._channel = Channel(ours)
+        self._channel = Channel(local_socket)
         self._on_event = on_event
         self._ready = threading.Event()
-        self.gone = threading.Event()
+        self.ended = threading.Event()
         self.partner_port = 0
         """Where the agent takes other nodes' captures."""
         self._hello: Ready | StartRefused | None = None
@@ -75,8 +75,8 @@ class AgentLink:
         """Hear the agent from now on: who hears of it must know this link by then."""
         self._channel.listen(self._receive, self._ended)
 
-    def _receive(self, said: Message) -> None:
-        event = agent_event(said)
+    def _receive(self, message: JsonMessage) -> None:
+        event = parse_agent_event(message)
         if isinstance(event, (Ready, StartRefused)):
             self._hello = event
             self._ready.set()
@@ -84,7 +84,7 @@ class AgentLink:
             self._on_event(event)
 
     def _ended(self) -> None:
-        self.gone.set()
+        self.ended.set()
         self._ready.set()
         self._on_event(AgentEnded("the checkpoint agent has ended"))
 
@@ -99,7 +99,7 @@ class AgentLink:
         if hello is None:
             raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
         if isinstance(hello, StartRefused):
-            raise _REFUSALS.get(hello.kind, CheckpointError)(hello.why, hint=hello.hint)
+            raise _REFUSALS.get(hello.kind, CheckpointError)(hello.reason, hint=hello.hint)
         self.partner_port = hello.partner_port
         return hello.port
 
@@ -107,7 +107,7 @@ class AgentLink:
         """False when the agent is gone."""
         return self._channel.send(message.to_json())
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The trainer is gone, as far as the agent is concerned: it goes on alone."""
         self._channel.close()
 
@@ -120,24 +120,26 @@ class AgentLink:
         self._channel.leave_to_parent()
 
     @property
-    def clean(self) -> bool:
+    def ended_cleanly(self) -> bool:
         """Whether the agent has ended by itself, without an error."""
         return self._process.poll() == 0
 
     @property
-    def how_it_ended(self) -> str:
+    def exit_description(self) -> str:
         """For people: `killed by SIGKILL`, `exit code 1`."""
         code = self._process.poll()
         if code is None:
             return "its connection is closed"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill it."""
         self._process.kill()
-        self.wait_end(10)
+        self.wait_exit(10)
 
-    def wait_end(self, timeout: float) -> bool:
+    def wait_exit(self, timeout: float) -> bool:
         """Wait for the agent's process to end; False after `timeout` seconds."""
         try:
             self._process.wait(timeout)

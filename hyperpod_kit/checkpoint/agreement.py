@@ -5,89 +5,103 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
-from hyperpod_kit.checkpoint.rejected import Rejected
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, as_reason, first_reason
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
-Own = TypeVar("Own")
-Told = TypeVar("Told")
+Local = TypeVar("Local")
+Shared = TypeVar("Shared")
 
 
 class Agreement:
-    """The ranks of this run about the attempt `attempt`. Every method is called by all ranks, and raises the same on
+    """The ranks of this run about one checkpoint. Every method is called by all ranks, and raises the same on
     all of them.
 
-    What a rank's work gives stays on that rank, however large it is. Only what the `_and_tell` methods are given to
+    What a rank's work gives stays on that rank, however large it is. Only what the `_and_share` methods are given to
     tell goes to all.
     """
 
-    def __init__(self, ranks: Ranks, attempt: str) -> None:
+    def __init__(self, ranks: Ranks, checkpoint_id: str) -> None:
         self._ranks = ranks
-        self._attempt = attempt
+        self._checkpoint_id = checkpoint_id
 
     # --- whether the checkpoint is good -------------------------------------------------------------------------
 
-    def prove(self, work: Callable[[], Own]) -> Own:
+    def prove(self, work: Callable[[], Local]) -> Local:
         """What this rank's part of the checkpoint gave, where every rank's part is good. Raises Rejected,
         DigestUnavailable, CheckpointError."""
-        return self.prove_and_tell(lambda: (work(), None))[0]
+        return self.prove_and_share(lambda: (work(), None))[0]
 
-    def prove_and_tell(self, work: Callable[[], tuple[Own, Told]]) -> tuple[Own, list[Told]]:
+    def prove_and_share(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
         """The same, for work that gives (what stays here, what to tell): the former, and what each rank told."""
-        given: tuple[Own, Told] | Reason | DigestUnavailable
+        given: tuple[Local, Shared] | Reason | DigestUnavailable
         try:
-            given = reshard.guarded(work)
+            given = reshard.error_as_reason(work)
         except DigestUnavailable as err:
             given = err
-        mine = (given, None) if isinstance(given, (Reason, DigestUnavailable)) else (None, given[1])
-        everybody = self._ranks.gather(mine)
-        self.settle([problem for problem, _ in everybody])
+        if isinstance(given, (Reason, DigestUnavailable)):
+            gathered = self._ranks.gather((given, None))
+        else:
+            gathered = self._ranks.gather((None, given[1]))
+        self.raise_first_problem([problem for problem, _ in gathered])
         assert not isinstance(given, (Reason, DigestUnavailable)), "settled, so this rank's part is good too"
-        return given[0], [told for _, told in everybody]
+        return given[0], [shared for _, shared in gathered]
 
-    def settle(self, problems: Sequence[Reason | DigestUnavailable | None]) -> None:
+    def raise_first_problem(self, problems: Sequence[Reason | DigestUnavailable | None]) -> None:
         """Raise the first of all ranks' `problems`, on every rank; return when there is none.
 
         Raises Rejected, DigestUnavailable, CheckpointError when the fault is not the checkpoint's.
         """
-        for found in problems:
-            if isinstance(found, DigestUnavailable):
-                raise found
-        reasons = [found if isinstance(found, Reason) else None for found in problems]
-        unfilled = first_reason([why if why and why.verdict is Verdict.UNFILLED else None for why in reasons])
+        for problem in problems:
+            if isinstance(problem, DigestUnavailable):
+                raise problem
+        reasons = [as_reason(problem) for problem in problems]
+        unfilled = first_reason([_if_unfilled(reason) for reason in reasons])
         if unfilled is not None:
-            raise self.unfit(unfilled.words)
+            raise self.misfit_error(unfilled.text)
         first = first_reason(reasons)
         if first is not None:
-            raise Rejected(first, next(rank for rank, why in enumerate(reasons) if why is not None))
+            raise CandidateRejected(first, next(rank for rank, reason in enumerate(reasons) if reason is not None))
 
     # --- whether the state is what it was saved from ------------------------------------------------------------
 
-    def fit(self, work: Callable[[], Own]) -> Own:
+    def fit(self, work: Callable[[], Local]) -> Local:
         """What this rank's part of the state gave. Raises CheckpointError when one rank's part fails."""
-        return self.fit_and_tell(lambda: (work(), None))[0]
+        return self.fit_and_share(lambda: (work(), None))[0]
 
-    def fit_and_tell(self, work: Callable[[], tuple[Own, Told]]) -> tuple[Own, list[Told]]:
+    def fit_and_share(self, work: Callable[[], tuple[Local, Shared]]) -> tuple[Local, list[Shared]]:
         """The same, for work that gives (what stays here, what to tell): the former, and what each rank told."""
-        given: tuple[Own, Told] | None = None
-        problem, hint = None, None
+        given: tuple[Local, Shared] | None = None
+        problem, hint, to_share = None, None, None
         try:
             given = work()
+            to_share = given[1]
         except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
-            problem = str(err) if isinstance(err, CheckpointError) else f"{type(err).__name__}: {err}"
+            problem = f"{type(err).__name__}: {err}"
+            if isinstance(err, CheckpointError):
+                problem = str(err)
             hint = getattr(err, "hint", None)
-        everybody = self._ranks.gather((problem, hint, given[1] if given is not None else None))
-        problem = first_problem([found for found, _, _ in everybody])
+        gathered = self._ranks.gather((problem, hint, to_share))
+        problem = first_problem([rank_problem for rank_problem, _, _ in gathered])
         if problem is not None:
-            raise self.unfit(problem, next((text for found, text, _ in everybody if found is not None), None))
+            raise self.misfit_error(
+                problem, next((text for rank_problem, text, _ in gathered if rank_problem is not None), None)
+            )
         assert given is not None, "no rank has a problem, so this one has none"
-        return given[0], [told for _, _, told in everybody]
+        return given[0], [shared for _, _, shared in gathered]
 
-    def unfit(self, problem: str, hint: str | None = None) -> CheckpointError:
+    def misfit_error(self, problem: str, hint: str | None = None) -> CheckpointError:
         """The state is not what the attempt was saved from."""
         return CheckpointError(
-            f"{self._attempt} does not fit this state: {problem}",
+            f"{self._checkpoint_id} does not fit this state: {problem}",
             hint=hint or "train with the code that saved it, or use another root",
         )
+
+
+def _if_unfilled(reason: Reason | None) -> Reason | None:
+    """Keep a reason that says that memory could not be filled."""
+    if reason is not None and reason.verdict is Verdict.UNFILLED:
+        return reason
+    return None

@@ -12,7 +12,7 @@ import torch
 from hyperpod_kit.checkpoint.repository import manifest
 
 
-def step_of(step: Any) -> int:
+def checked_step(step: Any) -> int:
     """A step as an int: any integer type (`operator.index`: numpy's, a tensor with one integer).
 
     Raises TypeError for anything else, a float with a whole value included, ValueError below 0.
@@ -20,38 +20,44 @@ def step_of(step: Any) -> int:
     try:
         if isinstance(step, bool):
             raise TypeError
-        found = operator.index(step)
+        number = operator.index(step)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"step is {_named(step)}, expected an integer") from None
-    if found < 0:
-        raise ValueError(f"step is {found}, expected 0 or more")
-    return found
+        raise TypeError(f"step is {_describe_value(step)}, expected an integer") from None
+    if number < 0:
+        raise ValueError(f"step is {number}, expected 0 or more")
+    return number
 
 
-def metrics_of(metrics: Mapping[str, Any] | None) -> dict[str, float | str]:
+def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float | str]:
     """Metrics as they are written down: floats, and what JSON has no number for as text, see `manifest.number`.
 
     Raises TypeError unless every name is a string and every value a real number.
     """
-    found: dict[str, float | str] = {}
+    numbers: dict[str, float | str] = {}
     for name, value in (metrics or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"the name of a metric is {_named(name)}, expected a string")
-        found[name] = manifest.number(_float_of(name, value))
-    return found
+            raise TypeError(f"the name of a metric is {_describe_value(name)}, expected a string")
+        numbers[name] = manifest.number(_to_float(name, value))
+    return numbers
 
 
-def _float_of(name: str, value: Any) -> float:
+def _to_float(name: str, value: Any) -> float:
     try:
         if isinstance(value, (str, bytes, bytearray)):  # float() would read them
             raise TypeError
-        return float(value.detach() if isinstance(value, torch.Tensor) else value)
+        if isinstance(value, torch.Tensor):
+            return float(value.detach())
+        return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        if value > 0:
+            return math.inf
+        return -math.inf
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"metric {name!r} is {_named(value)}, expected a number") from None
+        raise TypeError(f"metric {name!r} is {_describe_value(value)}, expected a number") from None
 
 
-def _named(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:60] + '...'} ({type(value).__name__})"
+    if len(text) > 60:
+        text = text[:60] + "..."
+    return f"{text} ({type(value).__name__})"

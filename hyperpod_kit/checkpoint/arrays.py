@@ -22,7 +22,7 @@ _CODES = "?bhilqBHILQefdFD"
 """Codes of numpy's number types with the same bits on every machine: not long double."""
 
 
-_TYPE_WORD = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,2}")
+_DTYPE_CODE = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,2}")
 """A type as `dtype.str` writes it."""
 
 
@@ -32,15 +32,15 @@ def is_number(value: object) -> bool:
     return numpy is not None and isinstance(value, numpy.generic) and value.dtype.char in _CODES
 
 
-def of_number(value: Any) -> Record:
+def encode_number(value: Any) -> Record:
     """The record of a number."""
     return {"$": "numpy", "t": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
 
 
-def number(body: Record) -> Any:
+def decode_number(body: Record) -> Any:
     """The number of a record. Raises CheckpointError."""
-    numpy = _numpy("a numpy number", body)
-    return numpy.frombuffer(base64.b64decode(body["v"]), dtype=_type_word(body))[0]
+    numpy = _require_numpy("a numpy number", body)
+    return numpy.frombuffer(base64.b64decode(body["v"]), dtype=_dtype_code(body))[0]
 
 
 def is_array(value: Any) -> bool:
@@ -49,38 +49,43 @@ def is_array(value: Any) -> bool:
     return numpy is not None and type(value) is numpy.ndarray and value.dtype.char in _CODES
 
 
-def of_array(value: Any, take: Callable[[torch.Tensor], Any]) -> Record:
+def encode_array(value: Any, take: Callable[[torch.Tensor], Any]) -> Record:
     """The record of an array. `take` is given a copy of its numbers, and gives the tensor's record."""
     import numpy
 
     by_columns = value.flags.f_contiguous and not value.flags.c_contiguous
     native = value.dtype.newbyteorder("=")
-    numbers = numpy.array(value.T if by_columns else value, dtype=native, order="C", copy=True)
+    rows = value
+    if by_columns:
+        rows = value.T
+    numbers = numpy.array(rows, dtype=native, order="C", copy=True)
     return {"$": ARRAY, "t": value.dtype.str, "f": int(by_columns), "of": take(torch.from_numpy(numbers))}
 
 
-def array(body: Record, numbers: Any) -> Any:
+def decode_array(body: Record, numbers: Any) -> Any:
     """The array of a record, with its type, its byte order and its order in memory. It has the memory of `numbers`
     where it can; what stands for a tensor that nobody reads is given back. Raises CheckpointError."""
     if not isinstance(numbers, torch.Tensor):
         return numbers
-    kind = _numpy("a numpy array", body).dtype(_type_word(body))
-    found = numbers.detach().cpu().numpy()
-    if kind.newbyteorder("=") != found.dtype:
-        raise CheckpointError(f"the checkpoint holds an array of {body['t']} as numbers of {found.dtype}")
-    found = found.astype(kind, copy=False)
-    return found.T if body["f"] else found
+    kind = _require_numpy("a numpy array", body).dtype(_dtype_code(body))
+    values = numbers.detach().cpu().numpy()
+    if kind.newbyteorder("=") != values.dtype:
+        raise CheckpointError(f"the checkpoint holds an array of {body['t']} as numbers of {values.dtype}")
+    values = values.astype(kind, copy=False)
+    if body["f"]:
+        return values.T
+    return values
 
 
-def _type_word(body: Record) -> str:
+def _dtype_code(body: Record) -> str:
     """The type of its numbers. Raises CheckpointError: numpy takes longer words for expressions of Python's."""
     word = body["t"]
-    if not isinstance(word, str) or _TYPE_WORD.fullmatch(word) is None:
+    if not isinstance(word, str) or _DTYPE_CODE.fullmatch(word) is None:
         raise CheckpointError(f"the checkpoint holds numbers of a type {clean(word)[:40]!r}")
     return word
 
 
-def _numpy(what: str, body: Record) -> Any:
+def _require_numpy(what: str, body: Record) -> Any:
     try:
         import numpy
     except ImportError:

@@ -6,23 +6,23 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-def sent_buffers(model: torch.nn.Module, bare: torch.nn.Module) -> frozenset[str]:
+def broadcast_buffers(model: torch.nn.Module, bare: torch.nn.Module) -> frozenset[str]:
     """Their names in `bare`, which is what is inside `model`'s wrappers."""
-    found: set[str] = set()
+    names: set[str] = set()
     while model is not bare:
         if isinstance(model, DDP):
-            found |= _of(model, "")
+            names |= _buffers_of(model, "")
         inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
         if not isinstance(inner, torch.nn.Module):
             break
         model = inner
     for name, module in bare.named_modules():
         if isinstance(module, DDP):
-            found |= _of(module, f"{name}.module.")
-    return frozenset(found)
+            names |= _buffers_of(module, f"{name}.module.")
+    return frozenset(names)
 
 
-def _of(model: DDP, prefix: str) -> set[str]:
+def _buffers_of(model: DDP, prefix: str) -> set[str]:
     if not (model.broadcast_buffers and model.require_forward_param_sync):
         return set()
     ignored = model.parameters_to_ignore

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository import commit_records, layout, rollbacks, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
@@ -24,13 +25,13 @@ TIERS = (MEMORY, LOCAL, STORAGE)
 """Cheapest first."""
 
 
-@values.carried
+@wire_values.register_type
 @dataclass(frozen=True)
 class HeldShard:
     """One rank's shard of a capture outside the root: what proves it, and what it is a part of."""
 
     tier: str
-    attempt: str
+    checkpoint_id: str
     key: Key
     world: int
     plan: str
@@ -46,7 +47,7 @@ class ResumeFrom(NamedTuple):
 
     first: str | None = None
     near: bool = True
-    own: str | None = None
+    job_attempt: str | None = None
     fresh: bool = False
     undecided: str = ""
 
@@ -54,37 +55,41 @@ class ResumeFrom(NamedTuple):
     def read(cls, env: Mapping[str, str], root: str) -> ResumeFrom:
         """From the environment of a rank that trains with the checkpoints of `root`."""
         first = env.get(HPK_RESUME_FROM) or None
-        own = env.get(HPK_ATTEMPT) or None
-        fresh = own is None and env.get(HPK_FRESH) == "1"
+        job_attempt = env.get(HPK_ATTEMPT) or None
+        fresh = job_attempt is None and env.get(HPK_FRESH) == "1"
         own_root = env.get(HPK_CHECKPOINT_ROOT, "")
         is_jobs = bool(own_root) and os.path.realpath(own_root) == os.path.realpath(root)
-        why = undecided.explain_undecided(env) if is_jobs and undecided.is_undecided(env) else ""
-        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", own, fresh, why)
+        undecided_reason = ""
+        if is_jobs and undecided.is_undecided(env):
+            undecided_reason = undecided.explain_undecided(env)
+        if first == "none":
+            first = None
+        return cls(first, env.get(HPK_RESUME_MEMORY) != "0", job_attempt, fresh, undecided_reason)
 
 
-NOTHING_TOLD = ResumeFrom()
+NO_DECISION = ResumeFrom()
 
 
-def from_attempt(attempt: str, *, near: bool) -> ResumeFrom:
+def from_checkpoint_id(checkpoint_id: str, *, near: bool) -> ResumeFrom:
     """A program has named the checkpoint, which counts more than what `job run` said. `near`: also where it is nearer
     than the root."""
-    return ResumeFrom(first=attempt, near=near)
+    return ResumeFrom(first=checkpoint_id, near=near)
 
 
-@values.carried
+@wire_values.register_type
 @dataclass
 class Candidate:
     """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard.
 
-    `passed`: why it is passed over: a tombstone (it comes again when nothing else is left), or not every rank has it.
-    `lost`: it has no manifest any more, and other records say that it was committed.
+    `skip_reason`: why it is passed over: a tombstone (it comes again when nothing else is left), or not every rank has
+    it. `lost`: it has no manifest any more, and other records say that it was committed.
     """
 
-    attempt: str
-    name: layout.AttemptName
+    checkpoint_id: str
+    name: layout.CheckpointId
     committed: bool
-    held: list[dict[str, HeldShard]] = field(default_factory=list)
-    passed: str = ""
+    copies: list[dict[str, HeldShard]] = field(default_factory=list)
+    skip_reason: str = ""
     lost: bool = False
 
     @property
@@ -95,7 +100,7 @@ class Candidate:
     @property
     def key(self) -> Key | None:
         """Of the capture in memory or on the local disk that this attempt was made from, on any rank."""
-        return next((one.key for tiers in self.held for one in tiers.values()), None)
+        return next((shard_copy.key for tiers in self.copies for shard_copy in tiers.values()), None)
 
 
 def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> list[Page]:
@@ -111,50 +116,50 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
     ]
 
 
-def attempt_of(page: Page) -> str:
+def checkpoint_id_of(page: Page) -> str:
     """The attempt that the agents make of a capture."""
-    return page.attempt(page.origin.incarnation)
+    return page.checkpoint_id(page.origin.incarnation)
 
 
-def of_page(page: Page) -> HeldShard:
+def copy_of_page(page: Page) -> HeldShard:
     return HeldShard(
-        MEMORY, attempt_of(page), page.key, page.origin.world, page.shard.plan, page.shard.root, page.shard.size
+        MEMORY, checkpoint_id_of(page), page.key, page.origin.world, page.shard.plan, page.shard.root, page.shard.size
     )
 
 
-def here(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
+def local_copies(slots: Sequence[shm_slots.Slot], directory: str | None, run_id: str, rank: int) -> list[HeldShard]:
     """What this rank has besides the root: in its slots, and on the node's own disk (a disk that fails has nothing)."""
-    found = [of_page(page) for page in sealed_pages(slots, run_id, rank)]
+    copies = [copy_of_page(page) for page in sealed_pages(slots, run_id, rank)]
     if directory is not None:
         with contextlib.suppress(OSError):
-            found += [
+            copies += [
                 HeldShard(
                     LOCAL,
-                    part.attempt,
+                    part.checkpoint_id,
                     part.report.page.key,
                     part.report.page.origin.world,
                     part.report.page.shard.plan,
                     part.report.record.root,
                     part.report.record.size,
                 )
-                for part in local.reports(directory, shm_slots.run_hash(run_id), rank)
+                for part in local.list_parts(directory, shm_slots.run_hash(run_id), rank)
             ]
-    return found
+    return copies
 
 
-def outside(held: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:
+def copies_by_checkpoint(copies_of_ranks: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, HeldShard]]]:
     """Attempt -> per rank, tier -> shard; from what every rank has."""
-    found: dict[str, list[dict[str, HeldShard]]] = {}
-    for rank, own in enumerate(held):
-        for one in own:
-            tiers = found.setdefault(one.attempt, [{} for _ in held])
-            tiers[rank].setdefault(one.tier, one)
-    return found
+    by_checkpoint: dict[str, list[dict[str, HeldShard]]] = {}
+    for rank, rank_copies in enumerate(copies_of_ranks):
+        for shard_copy in rank_copies:
+            tiers = by_checkpoint.setdefault(shard_copy.checkpoint_id, [{} for _ in copies_of_ranks])
+            tiers[rank].setdefault(shard_copy.tier, shard_copy)
+    return by_checkpoint
 
 
-def agree_on_name(ranks: Ranks, attempt: str | None) -> None:
+def agree_on_name(ranks: Ranks, checkpoint_id: str | None) -> None:
     """Raises CheckpointError, on all ranks, unless all of them name the same attempt, or none. A collective."""
-    names = ranks.gather(attempt)
+    names = ranks.gather(checkpoint_id)
     if len(set(names)) > 1:
         other = next(rank for rank, name in enumerate(names) if name != names[0])
         raise CheckpointError(
@@ -164,115 +169,148 @@ def agree_on_name(ranks: Ranks, attempt: str | None) -> None:
 
 
 def newest_first(
-    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom, only: str | None = None
+    ranks: Ranks,
+    store: Store,
+    copies_of_ranks: Sequence[Sequence[HeldShard]],
+    resume_from: ResumeFrom,
+    only: str | None = None,
 ) -> Iterator[Candidate]:
     """Candidates, the same on all ranks, which step through them together. `only`: this attempt, and no other.
 
-    A capture that is not committed counts when every rank has its shard of it, else it is `passed`. Raises
-    CheckpointError when the root cannot be read, or does not have the attempt that was `told`, or nobody has told what
-    this step was to be told, or ranks differ in `only`.
+    A capture that is not committed counts when every rank has its shard of it, else it has a `skip_reason`. Raises
+    CheckpointError when the root cannot be read, or does not have the checkpoint of `resume_from`, or nobody has told
+    what this step was to be told, or ranks differ in `only`.
     """
     agree_on_name(ranks, only)
-    candidates = _all_newest_first(ranks, store, held, told)
-    yield from (one for one in candidates if only is None or one.attempt == only)
+    candidates = _all_newest_first(ranks, store, copies_of_ranks, resume_from)
+    yield from (candidate for candidate in candidates if only is None or candidate.checkpoint_id == only)
 
 
 def _all_newest_first(
-    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom
+    ranks: Ranks, store: Store, copies_of_ranks: Sequence[Sequence[HeldShard]], resume_from: ResumeFrom
 ) -> Iterator[Candidate]:
-    everywhere = outside(held)
-    known = everywhere if told.near else {}
-    listing: Iterator[Candidate] | None = _merged(store, known, told) if ranks.rank == 0 else None
+    everywhere = copies_by_checkpoint(copies_of_ranks)
+    usable_copies = {}
+    if resume_from.near:
+        usable_copies = everywhere
+    listing: Iterator[Candidate] | None = None
+    if ranks.rank == 0:
+        listing = _merged(store, usable_copies, resume_from)
     while True:
-        found: Candidate | None = None
+        candidate: Candidate | None = None
         problem: CheckpointError | None = None
-        if listing is not None and told.undecided:
-            problem = CheckpointError(told.undecided, hint=undecided.HINT)
+        if listing is not None and resume_from.undecided:
+            problem = CheckpointError(resume_from.undecided, hint=undecided.HINT)
         elif listing is not None:
-            try:
-                found = next(listing, None)
-            except (OSError, CheckpointError) as err:
-                problem = CheckpointError(
-                    f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
-                )
+            candidate, problem = _next_listed(store, listing)
         # Who has what is known to all, and may be long: rank 0 says whether it counts.
-        counts = found is not None and bool(found.held)
-        found, counts, problem = ranks.broadcast((replace(found, held=[]) if found else None, counts, problem))
+        counts = candidate is not None and bool(candidate.copies)
+        if candidate is not None:
+            candidate = replace(candidate, copies=[])
+        candidate, counts, problem = ranks.broadcast((candidate, counts, problem))
         if problem is not None:
             raise problem
-        if found is None:
+        if candidate is None:
             return
-        yield replace(found, held=everywhere.get(found.attempt, [])) if counts else found
+        if counts:
+            candidate = replace(candidate, copies=everywhere.get(candidate.checkpoint_id, []))
+        yield candidate
 
 
-def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: ResumeFrom) -> Iterator[Candidate]:
+def _next_listed(store: Store, listing: Iterator[Candidate]) -> tuple[Candidate | None, CheckpointError | None]:
+    """Take the next candidate, None at the end, or the error that ends the listing."""
+    try:
+        return next(listing, None), None
+    except (OSError, CheckpointError) as err:
+        return None, CheckpointError(
+            f"cannot list {store.url}: {verify.describe_failure(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+        )
+
+
+def _merged(
+    store: Store, copies_by_id: dict[str, list[dict[str, HeldShard]]], resume_from: ResumeFrom
+) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
-    gone_back = rewinds.standing(store)
+    rollback_records = rollbacks.read_records(store)
 
     def committed() -> Iterator[Candidate]:
-        for number, entry in enumerate(selection.walk(store, first=told.first, own=told.own)):
-            if number == 0 and told.first is None:
+        for number, entry in enumerate(selection.walk(store, first=resume_from.first, attempt=resume_from.job_attempt)):
+            if number == 0 and resume_from.first is None:
                 for lost in selection.lost_before(store, entry.name):
-                    name = layout.parse_attempt(lost.attempt)
+                    name = layout.parse_checkpoint_id(lost.checkpoint_id)
                     assert name is not None
-                    yield Candidate(lost.attempt, name, True, [], lost.reason, lost=True)
-            why = tombstone.read(store, entry.attempt) if entry.marked else None
-            if why is None:
+                    yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
+            skip_reason = _why_damaged(store, entry)
+            if not skip_reason:
                 taken.add(entry.attempt)
-            yield Candidate(
-                entry.attempt,
-                entry.name,
-                True,
-                known.get(entry.attempt, []),
-                "" if why is None else f"marked as damaged: {why}",
-            )
+            yield Candidate(entry.attempt, entry.name, True, copies_by_id.get(entry.attempt, []), skip_reason)
 
     def captured() -> Iterator[Candidate]:
-        found = []
-        for attempt, tiers in known.items():
-            name = layout.parse_attempt(attempt)
+        snapshots = []
+        for checkpoint_id, tiers in copies_by_id.items():
+            name = layout.parse_checkpoint_id(checkpoint_id)
             if name is not None:
-                passed = rewinds.why_left(gone_back, name)
-                if not passed:
-                    passed = _incomplete(tiers)
-                    if passed and told.first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
-                        passed = f"newer than {told.first}, which this run was told of, and not saved by this attempt"
-                found.append(Candidate(attempt, name, False, tiers, passed))
-        yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
+                skip_reason = rollbacks.reason_left(rollback_records, name)
+                if not skip_reason:
+                    skip_reason = _why_incomplete(tiers)
+                    if (
+                        skip_reason
+                        and resume_from.first is not None
+                        and store.exists(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
+                    ):
+                        skip_reason = (
+                            f"newer than {resume_from.first}, which this run was told of, and not saved by this attempt"
+                        )
+                snapshots.append(Candidate(checkpoint_id, name, False, tiers, skip_reason))
+        yield from sorted(snapshots, key=lambda candidate: candidate.order, reverse=True)
 
     # At equal order the committed one comes first, so that it is known when its capture is passed over.
-    passed = []
+    skipped = []
     for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True):
-        if candidate.committed or candidate.attempt not in taken:
+        if candidate.committed or candidate.checkpoint_id not in taken:
             yield candidate
-        if candidate.passed and candidate.committed and not candidate.lost:
-            passed.append(replace(candidate, passed=""))
+        if candidate.skip_reason and candidate.committed and not candidate.lost:
+            skipped.append(replace(candidate, skip_reason=""))
     # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
-    yield from passed
+    yield from skipped
     # That something was committed must be known, or the run would start from scratch; none of these is tried.
-    known_commits = bool(taken or passed)
-    for attempt, why in selection.left(store):
-        name = layout.parse_attempt(attempt)
-        if name is not None and attempt not in taken:
+    known_commits = bool(taken or skipped)
+    for checkpoint_id, reason in selection.left_on_purpose(store):
+        name = layout.parse_checkpoint_id(checkpoint_id)
+        if name is not None and checkpoint_id not in taken:
             known_commits = True
-            yield Candidate(attempt, name, True, [], why)
+            yield Candidate(checkpoint_id, name, True, [], reason)
     if not known_commits:
-        yield from _lost(store)
+        yield from _lost_candidates(store)
 
 
-def _lost(store: Store) -> Iterator[Candidate]:
+def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
+    """Say what its tombstone says; "" where there is none."""
+    if not entry.marked:
+        return ""
+    damage = tombstone.read(store, entry.attempt)
+    if damage is None:
+        return ""
+    return f"marked as damaged: {damage}"
+
+
+def _lost_candidates(store: Store) -> Iterator[Candidate]:
     """What was committed and has no manifest any more: none of these is tried, and the run must not start from
     scratch."""
-    nameless = layout.AttemptName(0, 0, 0, "")
-    for attempt, why in commit_records.reasons(selection.lost_commits(store)):
-        yield Candidate(attempt, layout.parse_attempt(attempt) or nameless, True, [], why, lost=True)
+    nameless = layout.CheckpointId(0, 0, 0, "")
+    for checkpoint_id, reason in commit_records.reasons(selection.lost_commits(store)):
+        yield Candidate(
+            checkpoint_id, layout.parse_checkpoint_id(checkpoint_id) or nameless, True, [], reason, lost=True
+        )
 
 
-def _incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
+def _why_incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:
     """Why a capture that was never committed cannot be put together from these parts; "" when it can."""
-    world = next(one.world for parts in tiers for one in parts.values())
+    world = next(shard_copy.world for parts in tiers for shard_copy in parts.values())
     if world != len(tiers):
         return f"never committed, and captured by {world} ranks: this run has {len(tiers)}"
     missing = [rank for rank, parts in enumerate(tiers) if not parts]
-    return f"never committed, and gone or never whole on rank {missing[0]}" if missing else ""
+    if missing:
+        return f"never committed, and gone or never whole on rank {missing[0]}"
+    return ""

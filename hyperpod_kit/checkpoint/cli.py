@@ -21,7 +21,9 @@ WITH_TORCH = {
 
 def main(argv: list[str]) -> int:
     """The exit code. Raises HyperpodKitError: `hyperpod-kit` says it, with the stack trace where that is asked for."""
-    command = argv[0] if argv else ""
+    command = ""
+    if argv:
+        command = argv[0]
     if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.commands import cli
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import arrays, mappings, subclasses, typed_values
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
@@ -29,7 +29,7 @@ Json = Any
 Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
 """Notes a tensor under its path: the name under which it is stored, or all of its record."""
 
-RECORDS = trees.RECORDS
+RECORDS = extra_state.RECORDS
 """Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
 3: subclasses of Tensor, numpy's arrays, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not
 know."""
@@ -37,7 +37,7 @@ know."""
 DIVIDED = "d"
 """Key of a described tensor's record: how a DTensor lies on its mesh, a word for each dimension of that."""
 
-PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
+PLAIN_RECORDS, TYPED_RECORDS = 2, int(extra_state.TYPED)
 _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", arrays.ARRAY, *sorted(typed_values.KINDS)))
 
 _SIZE = {mappings.CLASS: "Size"}
@@ -50,13 +50,13 @@ _CONTAINERS = frozenset((dict, list, tuple))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
-_NO_RECORD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_RECORD_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What a record leads to that was not made by `encode`: whoever may write to a root may have written any."""
 
 _DEPTH = 200
 _LARGEST = 10**4300
 """Python writes and reads no number of more digits."""
-_CURES: tuple[tuple[tuple[type, ...], str], ...] = (
+_SUGGESTIONS: tuple[tuple[tuple[type, ...], str], ...] = (
     ((torch.Generator,), "x.get_state()"),
     ((tuple,), "tuple(x)"),
     ((bytearray, memoryview), "bytes(x)"),
@@ -87,28 +87,30 @@ class _Encoder:
         if value is None or kind in (bool, str):
             return value
         if kind is int:
-            return _written_int(value, path)
+            return _encode_int(value, path)
         if kind is float:
-            return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+            return _encode_float(value)
         if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
-            return self._within(value, path)
+            return self._encode_nested(value, path)
         if isinstance(value, torch.Tensor) or is_sharded(value):
-            return self._tensor(value, path)
+            return self._encode_tensor(value, path)
         if kind is bytes:
             return {"$": "bytes", "v": base64.b64encode(value).decode()}
         if kind is complex:
             return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
         if arrays.is_number(value):
-            return arrays.of_number(value)
+            return arrays.encode_number(value)
         if arrays.is_array(value):
-            return arrays.of_array(value, lambda numbers: self._tensor(numbers, path))
-        return self._within(value, path)
+            return arrays.encode_array(value, lambda numbers: self._encode_tensor(numbers, path))
+        return self._encode_nested(value, path)
 
-    def _tensor(self, value: Any, path: str) -> Json:
+    def _encode_tensor(self, value: Any, path: str) -> Json:
         taken = self._take(path, value)
-        return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
+        if isinstance(taken, str):
+            return {"$": "tensor", "name": taken}
+        return taken
 
-    def _within(self, value: Any, path: str) -> Json:
+    def _encode_nested(self, value: Any, path: str) -> Json:
         """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
         kind, outer = type(value), self._outer
         if id(value) in outer:
@@ -119,51 +121,62 @@ class _Encoder:
             raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
         outer[id(value)] = path
         try:
-            return self._container(value, path)
+            return self._encode_container(value, path)
         finally:
             del outer[id(value)]
 
-    def _container(self, value: Any, path: str) -> Json:
+    def _encode_container(self, value: Any, path: str) -> Json:
         kind = type(value)
         if isinstance(value, dict):
-            return self._dict(value, path)
+            return self._encode_dict(value, path)
         if kind in (list, tuple, torch.Size):
             items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
             if kind is list:
                 return items
-            return {"$": "tuple", "v": items, **(_SIZE if self._classes and kind is torch.Size else {})}
+            if self._classes and kind is torch.Size:
+                return {"$": "tuple", "v": items, **_SIZE}
+            return {"$": "tuple", "v": items}
         record = typed_values.encode(value, lambda item, key: self.encode(item, f"{path}.{key}"))
         if record is None:
-            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
+            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_suggestion(value, path))
         return record
 
-    def _dict(self, value: dict[Any, Any], path: str) -> Json:
+    def _encode_dict(self, value: dict[Any, Any], path: str) -> Json:
         # Without `classes` an OrderedDict comes back as dict, in the same order.
-        words = mappings.words_of(value) if self._classes else {}
-        if not words and all(type(key) is str for key in value) and "$" not in value:
+        class_fields = {}
+        if self._classes:
+            class_fields = mappings.class_fields(value)
+        if not class_fields and all(type(key) is str for key in value) and "$" not in value:
             return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
         pairs = []
         for key, item in value.items():
             if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_typed_key(key):
-                raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_cure(key, "the key"))
+                raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_suggestion(key, "the key"))
             pairs.append([self.encode(key, f"{path}.<key>"), self.encode(item, f"{path}.{key}")])
-        return {"$": "dict", "v": pairs, **words}
+        return {"$": "dict", "v": pairs, **class_fields}
 
 
-def _written_int(value: int, path: str) -> int:
+def _encode_int(value: int, path: str) -> int:
     if not -_LARGEST < value < _LARGEST:
         raise StateNotSerializable(path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)")
     return value
+
+
+def _encode_float(value: float) -> Json:
+    """Write nan and the infinities as records: JSON has no number for them."""
+    if math.isfinite(value):
+        return value
+    return {"$": "float", "v": repr(value)}
 
 
 def _is_typed_key(value: object) -> bool:
     return arrays.is_number(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
-def _cure(value: Any, path: str) -> str:
+def _suggestion(value: Any, path: str) -> str:
     """What to save in place of a leaf that cannot be saved."""
     kind = type(value)
-    instead = next((text for kinds, text in _CURES if isinstance(value, kinds)), None)
+    instead = next((text for kinds, text in _SUGGESTIONS if isinstance(value, kinds)), None)
     if instead is None and isinstance(value, enum.Enum):
         instead = "x.value"
     elif instead is None and dataclasses.is_dataclass(value):
@@ -207,7 +220,7 @@ def records(body: Json) -> Iterator[dict[str, Json]]:
                 todo += item.values()
 
 
-def described(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
+def describe_tensor(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
     """The record of a tensor whose type and shape its owner may change: it says both."""
     if not isinstance(taken, str):
         return taken
@@ -218,39 +231,40 @@ def children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | No
     """What an encoded container holds, still encoded, in a container of its kind; None for everything else."""
     if isinstance(body, list):
         return body
-    kind = body.get("$") if isinstance(body, dict) else ""
+    if not isinstance(body, dict):
+        return None
+    kind = body.get("$")
     if kind is None:
         return dict(body)
     if kind == "tuple":
         return tuple(body["v"])
     if kind == "dict":
-        return {decode(key, _no_tensor): item for key, item in body["v"]}
+        return {decode(key, _refuse_tensor_key): item for key, item in body["v"]}
     return None
 
 
-def _no_tensor(name: str) -> torch.Tensor:
+def _refuse_tensor_key(name: str) -> torch.Tensor:
     raise CheckpointError(f"the checkpoint has the tensor {name} as a key")
 
 
-def renamed(live: Json, saved: Json) -> dict[str, str]:
+def saved_names(live: Json, saved: Json) -> dict[str, str]:
     """Tensor names of `live` that have another one at the same place of `saved` -> that one."""
-    found: dict[str, str] = {}
-    alike: set[str] = set()
+    saved_name_of: dict[str, str] = {}
+    unchanged: set[str] = set()
     todo: list[tuple[Json, Json]] = [(live, saved)]
     while todo:
-        one, other = todo.pop()
-        if isinstance(one, list) and isinstance(other, list):
-            todo += zip(one, other)
-        elif isinstance(one, dict) and isinstance(other, dict):
-            if one.get("$") == "tensor" == other.get("$"):
-                (
-                    alike.add(one["name"])
-                    if one["name"] == other["name"]
-                    else found.setdefault(one["name"], other["name"])
-                )
-            elif one.get("$") != "tensor":
-                todo += [(item, other[key]) for key, item in one.items() if key in other]
-    return {name: other for name, other in found.items() if name not in alike}
+        live_record, saved_record = todo.pop()
+        if isinstance(live_record, list) and isinstance(saved_record, list):
+            todo += zip(live_record, saved_record)
+        elif isinstance(live_record, dict) and isinstance(saved_record, dict):
+            if live_record.get("$") == "tensor" == saved_record.get("$"):
+                if live_record["name"] == saved_record["name"]:
+                    unchanged.add(live_record["name"])
+                else:
+                    saved_name_of.setdefault(live_record["name"], saved_record["name"])
+            elif live_record.get("$") != "tensor":
+                todo += [(item, saved_record[key]) for key, item in live_record.items() if key in saved_record]
+    return {name: other for name, other in saved_name_of.items() if name not in unchanged}
 
 
 def decode(
@@ -265,7 +279,7 @@ def decode(
     Raises CheckpointError for an unknown type, and for a record that `encode` does not make."""
     try:
         return _decoded(body, tensor, wholes, plain)
-    except _NO_RECORD as err:
+    except _RECORD_ERRORS as err:
         what = f"{type(err).__name__}: {clean(err)[:200]}"
         raise CheckpointError(f"the checkpoint holds a value that no program of ours has written: {what}") from err
 
@@ -274,35 +288,45 @@ def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[
     def inner(item: Json) -> Any:
         return _decoded(item, tensor, wholes, plain)
 
-    held = children(body)
-    if isinstance(held, dict):
-        items = {key: inner(item) for key, item in held.items()}
-        return mappings.made(body, items, plain=plain) if body.get("$") == "dict" else items
-    if held is not None:
-        made = type(held)(inner(item) for item in held)
-        return torch.Size(made) if isinstance(body, dict) and body.get(mappings.CLASS) == "Size" else made
+    encoded_children = children(body)
+    if isinstance(encoded_children, dict):
+        items = {key: inner(item) for key, item in encoded_children.items()}
+        if body.get("$") == "dict":
+            return mappings.rebuild(body, items, plain=plain)
+        return items
+    if encoded_children is not None:
+        return _decode_sequence(body, type(encoded_children)(inner(item) for item in encoded_children))
     if not isinstance(body, dict):
         return body
     kind = body["$"]
     if kind == "tensor":
-        return _as_it_was(tensor(body["name"]), body.get(GRADIENT, 0))
+        return _with_gradient(tensor(body["name"]), body.get(GRADIENT, 0))
     if kind == "subclass":
-        return _subclass(body, inner, wholes, plain=plain)
+        return _decode_subclass(body, inner, wholes, plain=plain)
     if kind == arrays.ARRAY:
-        return arrays.array(body, inner(body["of"]))
+        return arrays.decode_array(body, inner(body["of"]))
     if kind in typed_values.KINDS:
         return typed_values.decode(body, inner, plain=plain)
-    return _scalar(body)
+    return _decode_scalar(body)
 
 
-def gradient_of(tensor: Any) -> int:
+def _decode_sequence(body: Json, items: list[Any] | tuple[Any, ...]) -> Any:
+    """Make a list, a tuple or a torch.Size of the decoded items."""
+    if isinstance(body, dict) and body.get(mappings.CLASS) == "Size":
+        return torch.Size(items)
+    return items
+
+
+def gradient_flag(tensor: Any) -> int:
     """What the record of a tensor says of its gradient, for a reader that makes the tensor: see GRADIENT."""
     if isinstance(tensor, torch.nn.Parameter):
-        return 2 if tensor.requires_grad else 3
+        if tensor.requires_grad:
+            return 2
+        return 3
     return int(isinstance(tensor, torch.Tensor) and tensor.requires_grad)
 
 
-def _as_it_was(tensor: Any, gradient: int) -> Any:
+def _with_gradient(tensor: Any, gradient: int) -> Any:
     if not gradient or not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch.nn.Parameter):
         return tensor
     if gradient == 1:
@@ -310,7 +334,7 @@ def _as_it_was(tensor: Any, gradient: int) -> Any:
     return torch.nn.Parameter(tensor, requires_grad=gradient == 2)
 
 
-def _scalar(body: dict[str, Json]) -> Any:
+def _decode_scalar(body: dict[str, Json]) -> Any:
     """A number or bytes that JSON has no form for. Raises CheckpointError for an unknown type."""
     kind = body["$"]
     if kind == "float":
@@ -320,11 +344,11 @@ def _scalar(body: dict[str, Json]) -> Any:
     if kind == "complex":
         return complex(*map(float, body["v"]))
     if kind == "numpy":
-        return arrays.number(body)
+        return arrays.decode_number(body)
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
 
 
-def _subclass(
+def _decode_subclass(
     body: dict[str, Json], inner: Callable[[Json], Any], wholes: Mapping[str, torch.Tensor], *, plain: bool
 ) -> Any:
     if body["name"] in wholes:
@@ -337,15 +361,15 @@ def _subclass(
             f"{body['name']} is a {body['class']}, which only the program itself can make",
             hint="make it before the restore: then its tensors are filled",
         )
-    return subclasses.rebuilt(body, parts, inner(body["context"][0]))
+    return subclasses.rebuild(body, parts, inner(body["context"][0]))
 
 
-def head_of_subclass(parts: subclasses.TakenApart) -> dict[str, Json]:
+def subclass_head(parts: subclasses.TakenApart) -> dict[str, Json]:
     """What the record of a subclass says of it besides its parts."""
-    return {"$": "subclass", "class": parts.class_name, "context": context_of(parts.context)}
+    return {"$": "subclass", "class": parts.class_name, "context": encode_context(parts.context)}
 
 
-def context_of(value: Any) -> Json:
+def encode_context(value: Any) -> Json:
     """What a subclass needs besides its tensors, in a list; None where something in it can only be made by the program:
     a function, an object of its own."""
     try:
@@ -358,24 +382,34 @@ def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
 
 
-def texts_of(tree: Mapping[str, Json], own: Collection[str]) -> tuple[bytes, bytes]:
-    """The text of an encoded tree, and that of its parts `own`, which are last in it; b"" where there are none."""
-    mine = {key: value for key, value in tree.items() if key in own}
-    rest = {key: value for key, value in tree.items() if key not in own}
-    text = text_of(rest)
-    last = text_of(mine) if mine else b""
+def split_texts(tree: Mapping[str, Json], per_rank_keys: Collection[str]) -> tuple[bytes, bytes]:
+    """The text of an encoded tree, and that of its parts `per_rank_keys`, which are last in it; b"" where there are
+    none."""
+    per_rank = {key: value for key, value in tree.items() if key in per_rank_keys}
+    rest = {key: value for key, value in tree.items() if key not in per_rank_keys}
+    text = to_json_text(rest)
+    last = b""
+    if per_rank:
+        last = to_json_text(per_rank)
     typed = has_typed_records(text) or has_typed_records(last)
-    rest_end = b"," if rest else b""
-    text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), TYPED_RECORDS if typed else PLAIN_RECORDS)
-    return (text[:-1] + b"," + last[1:], last) if mine else (text, b"")
+    rest_end = b""
+    if rest:
+        rest_end = b","
+    kinds = PLAIN_RECORDS
+    if typed:
+        kinds = TYPED_RECORDS
+    text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), kinds)
+    if per_rank:
+        return (text[:-1] + b"," + last[1:], last)
+    return (text, b"")
 
 
 def has_typed_records(text: bytes) -> bool:
     """Whether a tree's text has records that readers of builds before 0.1.0 do not know. A kind in a user's text has
     its quotes escaped: what is found is a record. A walk over the tree would be felt."""
-    return any(mark in text for mark in _TYPED_MARKS)
+    return any(marker in text for marker in _TYPED_MARKS)
 
 
-def text_of(body: Json) -> bytes:
+def to_json_text(body: Json) -> bytes:
     """An encoded tree as JSON, without spaces."""
     return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()

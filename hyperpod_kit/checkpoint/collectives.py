@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import values
-from hyperpod_kit.checkpoint.holders import Holders
+from hyperpod_kit.checkpoint import wire_values
+from hyperpod_kit.checkpoint.placement import NamePlacement
 from hyperpod_kit.checkpoint.reason import Reason, first_reason
 from hyperpod_kit.errors import CheckpointError
 
@@ -19,30 +19,32 @@ _SMALL = 4096
 """A broadcast of at most this many bytes takes one collective, a larger one more. Almost all are small, and with short
 reads the time of a restore is that of its collectives."""
 _PIECE = 64 * 1024 * 1024
-_MOST = 4 * values.LARGEST
+_MAX_BYTES = 4 * wire_values.LARGEST
 """Bytes of one value: what another rank says of its length is no reason to take all memory."""
 
 
 def first_problem(problems: Sequence[str | None]) -> str | None:
     """The first rank's that has one, with its number where there are several; None when none has."""
-    for rank, found in enumerate(problems):
-        if found is not None:
-            return f"rank {rank}: {found}" if len(problems) > 1 else found
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            if len(problems) > 1:
+                return f"rank {rank}: {problem}"
+            return problem
     return None
 
 
-def _headed(text: bytes, size: int) -> bytes:
+def _with_length(text: bytes, size: int) -> bytes:
     return size.to_bytes(_LENGTH, "little") + text
 
 
-def _length(found: bytes) -> int:
-    return int.from_bytes(found[:_LENGTH], "little")
+def _read_length(data: bytes) -> int:
+    return int.from_bytes(data[:_LENGTH], "little")
 
 
-def _bounded(size: int) -> int:
+def _checked_size(size: int) -> int:
     """Raises CheckpointError, on all ranks, for what no rank of ours says."""
-    if size > _MOST:
-        raise CheckpointError(f"a rank tells {size} bytes, expected at most {_MOST}")
+    if size > _MAX_BYTES:
+        raise CheckpointError(f"a rank tells {size} bytes, expected at most {_MAX_BYTES}")
     return size
 
 
@@ -53,33 +55,43 @@ class Ranks:
         self.alone = alone or not (dist.is_available() and dist.is_initialized())
         self._group: dist.ProcessGroup | None = None
         if not self.alone:
-            wanted = group if group is not None else dist.group.WORLD
-            if "gloo" not in str(dist.get_backend(wanted)):
+            control_group = dist.group.WORLD
+            if group is not None:
+                control_group = group
+            if "gloo" not in str(dist.get_backend(control_group)):
                 # Control messages and shards live in host memory.
-                wanted = dist.new_group(ranks=dist.get_process_group_ranks(wanted), backend="gloo")
-            self._group = wanted
-        self.rank: int = 0 if self.alone else dist.get_rank(self._group)
-        self.world: int = 1 if self.alone else dist.get_world_size(self._group)
-        self.holders = Holders(self.rank)
+                control_group = dist.new_group(ranks=dist.get_process_group_ranks(control_group), backend="gloo")
+            self._group = control_group
+        if self.alone:
+            self.rank: int = 0
+        else:
+            self.rank = dist.get_rank(self._group)
+        if self.alone:
+            self.world: int = 1
+        else:
+            self.world = dist.get_world_size(self._group)
+        self.placement = NamePlacement(self.rank)
 
-    def beside(self) -> dist.ProcessGroup:
+    def new_group(self) -> dist.ProcessGroup:
         """The same ranks in a group of their own, for what runs beside everything else. Several ranks; all call it."""
         group: dist.ProcessGroup = dist.new_group(ranks=dist.get_process_group_ranks(self._group), backend="gloo")
         return group
 
-    def meet(self, value: Any) -> list[Any]:
+    def handshake(self, value: Any) -> list[Any]:
         """As `gather`, in the form that ranks of every version understand: the first thing that they say to each other.
 
         Raises CheckpointError for a rank of another version."""
         if self.alone:
             return [value]
-        text, untold = self._packed(value)
-        first = self._all(_headed(text[:_SMALL], len(text)), _LENGTH + _SMALL)
-        sizes = [_length(found) for found in first]
+        text, pack_error = self._pack(value)
+        first = self._all_gather_bytes(_with_length(text[:_SMALL], len(text)), _LENGTH + _SMALL)
+        sizes = [_read_length(data) for data in first]
         more = max(sizes) - _SMALL
-        rest = self._all(text[_SMALL:], _bounded(more)) if more > 0 else [b""] * self.world
-        return self._understood(
-            [(begin[_LENGTH:] + end)[:size] for begin, end, size in zip(first, rest, sizes, strict=True)], untold
+        rest = [b""] * self.world
+        if more > 0:
+            rest = self._all_gather_bytes(text[_SMALL:], _checked_size(more))
+        return self._unpack_all(
+            [(begin[_LENGTH:] + end)[:size] for begin, end, size in zip(first, rest, sizes, strict=True)], pack_error
         )
 
     def gather(self, value: Any) -> list[Any]:
@@ -89,77 +101,90 @@ class Ranks:
         """
         if self.alone:
             return [value]
-        text, untold = self._packed(value)
-        longest, same = self._measured(text)
-        if same and untold is None:
-            return self._understood([text], None) * self.world
-        found = self._all(_headed(text, len(text)), _LENGTH + _bounded(longest))
-        return self._understood([one[_LENGTH : _LENGTH + _length(one)] for one in found], untold)
+        text, pack_error = self._pack(value)
+        longest, same = self._compare_texts(text)
+        if same and pack_error is None:
+            return self._unpack_all([text], None) * self.world
+        rows = self._all_gather_bytes(_with_length(text, len(text)), _LENGTH + _checked_size(longest))
+        return self._unpack_all([row[_LENGTH : _LENGTH + _read_length(row)] for row in rows], pack_error)
 
-    def _packed(self, value: Any) -> tuple[bytes, TypeError | None]:
+    def _pack(self, value: Any) -> tuple[bytes, TypeError | None]:
         try:
-            return values.pack(value), None
+            return wire_values.pack(value), None
         except TypeError as err:  # the others wait for us
             return b"", err
 
-    def _understood(self, texts: Sequence[bytes], untold: TypeError | None) -> list[Any]:
-        if untold is not None:
-            raise CheckpointError(str(untold))
-        return [values.unpack(text, f"rank {rank}") for rank, text in enumerate(texts)]
+    def _unpack_all(self, texts: Sequence[bytes], pack_error: TypeError | None) -> list[Any]:
+        if pack_error is not None:
+            raise CheckpointError(str(pack_error))
+        return [wire_values.unpack(text, f"rank {rank}") for rank, text in enumerate(texts)]
 
-    def _measured(self, text: bytes) -> tuple[int, bool]:
+    def _compare_texts(self, text: bytes) -> tuple[int, bool]:
         """(the longest of everybody's texts, whether they are all the same). The greatest and the smallest of all
         digests come from one reduction: ~x is the greater the smaller x is."""
         digest = hashlib.blake2b(text, digest_size=16).digest()
         halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
-        seen = torch.tensor([len(text), *halves, *(~half for half in halves)], device="cpu")
-        dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
-        longest, one, other, least, less = seen.tolist()
-        return longest, (one, other) == (~least, ~less)
+        maxima = torch.tensor([len(text), *halves, *(~half for half in halves)], device="cpu")
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX, group=self._group)
+        longest, first_half, second_half, inverted_first, inverted_second = maxima.tolist()
+        return longest, (first_half, second_half) == (~inverted_first, ~inverted_second)
 
-    def _all(self, data: bytes, size: int) -> list[bytes]:
+    def _all_gather_bytes(self, data: bytes, size: int) -> list[bytes]:
         """Everybody's bytes, by rank, filled up to `size`."""
-        mine = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
+        local_row = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
         out = torch.empty(self.world, size, dtype=torch.uint8, device="cpu")
-        dist.all_gather(list(out), mine, group=self._group)
+        dist.all_gather(list(out), local_row, group=self._group)
         return [bytes(row.numpy()) for row in out]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """The value of rank `source`. Raises CheckpointError, on all ranks, when it is no value of ours."""
         if self.alone:
             return value
-        text, untold = self._packed(value) if self.rank == source else (b"", None)
-        first = self._sent(_headed(text[:_SMALL], len(text)), _LENGTH + _SMALL, source)
-        size = _length(first)
-        rest = self._sent(text[_SMALL:], _bounded(size - _SMALL), source) if size > _SMALL else b""
-        if untold is not None:
-            raise CheckpointError(str(untold))
-        return values.unpack((first[_LENGTH:] + rest)[:size], f"rank {source}")
+        text, pack_error = b"", None
+        if self.rank == source:
+            text, pack_error = self._pack(value)
+        first = self._broadcast_bytes(_with_length(text[:_SMALL], len(text)), _LENGTH + _SMALL, source)
+        size = _read_length(first)
+        rest = b""
+        if size > _SMALL:
+            rest = self._broadcast_bytes(text[_SMALL:], _checked_size(size - _SMALL), source)
+        if pack_error is not None:
+            raise CheckpointError(str(pack_error))
+        return wire_values.unpack((first[_LENGTH:] + rest)[:size], f"rank {source}")
 
-    def _sent(self, data: bytes, size: int, source: int) -> bytes:
+    def _broadcast_bytes(self, data: bytes, size: int, source: int) -> bytes:
         """`size` bytes of rank `source`, which has `data`."""
-        made = bytearray(data.ljust(size, b"\0")) if self.rank == source else bytearray(size)
-        self.send_bytes(torch.frombuffer(made, dtype=torch.uint8), source)
-        return bytes(made)
+        buffer = bytearray(size)
+        if self.rank == source:
+            buffer = bytearray(data.ljust(size, b"\0"))
+        self.send_bytes(torch.frombuffer(buffer, dtype=torch.uint8), source)
+        return bytes(buffer)
 
-    def hand_out(self, parts: Sequence[Any] | None) -> Any:
+    def scatter(self, parts: Sequence[Any] | None) -> Any:
         """Of rank 0's `parts`, one for each rank, this rank's. Raises CheckpointError as `broadcast`."""
         if self.alone:
-            return parts[0] if parts is not None else None
-        packed = [self._packed(part) for part in parts] if self.rank == 0 and parts is not None else []
+            if parts is not None:
+                return parts[0]
+            return None
+        packed = []
+        if self.rank == 0 and parts is not None:
+            packed = [self._pack(part) for part in parts]
         longest = self.broadcast(max((len(text) for text, _ in packed), default=0))
-        untold = next((err for _, err in packed if err is not None), None)
-        size = _LENGTH + _bounded(longest)
-        mine = torch.empty(size, dtype=torch.uint8, device="cpu")
+        pack_error = next((err for _, err in packed if err is not None), None)
+        size = _LENGTH + _checked_size(longest)
+        local_row = torch.empty(size, dtype=torch.uint8, device="cpu")
         rows = [
-            torch.frombuffer(bytearray(_headed(text, len(text)).ljust(size, b"\0")), dtype=torch.uint8)
+            torch.frombuffer(bytearray(_with_length(text, len(text)).ljust(size, b"\0")), dtype=torch.uint8)
             for text, _ in packed
         ]
-        dist.scatter(mine, rows if self.rank == 0 else None, src=self.global_rank(0), group=self._group)
-        found = bytes(mine.numpy())
-        if untold is not None:
-            raise CheckpointError(str(untold))
-        return values.unpack(found[_LENGTH : _LENGTH + _length(found)], "rank 0")
+        source_rows = None
+        if self.rank == 0:
+            source_rows = rows
+        dist.scatter(local_row, source_rows, src=self.global_rank(0), group=self._group)
+        data = bytes(local_row.numpy())
+        if pack_error is not None:
+            raise CheckpointError(str(pack_error))
+        return wire_values.unpack(data[_LENGTH : _LENGTH + _read_length(data)], "rank 0")
 
     def agree(self, problem: Reason | None) -> Reason | None:
         """None when no rank has a problem, else the first one, the same on all ranks."""
@@ -169,11 +194,13 @@ class Ranks:
         """Copy a U8 tensor from rank `source` into everybody's tensor of the same size."""
         if self.alone:
             return
-        first = dist.get_global_rank(self._group, source) if self._group is not None else source
+        first = source
+        if self._group is not None:
+            first = dist.get_global_rank(self._group, source)
         for at in range(0, data.numel(), _PIECE):
             dist.broadcast(data[at : at + _PIECE], src=first, group=self._group)
 
-    def pass_bytes(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
+    def send_to_holders(self, data: torch.Tensor, source: int, holders: tuple[int, ...]) -> None:
         """Copy a U8 tensor from global rank `source` to the other `holders` (global ranks), who call this too."""
         me = dist.get_rank()
         for at in range(0, data.numel(), _PIECE):
@@ -195,4 +222,6 @@ class Ranks:
 
     def global_rank(self, rank: int) -> int:
         """The rank in the default group of a rank of this one."""
-        return rank if self.alone or self._group is None else dist.get_global_rank(self._group, rank)
+        if self.alone or self._group is None:
+            return rank
+        return dist.get_global_rank(self._group, rank)

@@ -47,22 +47,22 @@ class StateObjects(NamedTuple):
     given: dict[str, Any]
     model: torch.nn.Module | None
 
-    def everything(self) -> dict[str, Any]:
+    def all_objects(self) -> dict[str, Any]:
         """By name, as they are now."""
-        return {**self.given, **objects(self.model)}
+        return {**self.given, **hook_states(self.model)}
 
 
-def objects(model: torch.nn.Module | None) -> dict[str, Any]:
+def hook_states(model: torch.nn.Module | None) -> dict[str, Any]:
     """The states of the hooks of a model that is given to a State, in its wrappers, as objects with a state_dict.
     Raises StateNotSerializable for one of an unknown class that holds tensors."""
     states = [(wrapper, state) for wrapper in _wrappers(model) for state in _states(wrapper)]
-    made: dict[str, Any] = {}
+    state_objects: dict[str, Any] = {}
     for number, (wrapper, state) in enumerate(states):
         name = f"{PREFIX}{number}"
         if type(state).__name__ in _ATTRIBUTES:
-            made[name] = HookState(state, wrapper)
+            state_objects[name] = HookState(state, wrapper)
         elif callable(getattr(state, "state_dict", None)) and callable(getattr(state, "load_state_dict", None)):
-            made[name] = state
+            state_objects[name] = state
         elif _holds_tensors(state):
             raise StateNotSerializable(
                 name,
@@ -70,10 +70,10 @@ def objects(model: torch.nn.Module | None) -> dict[str, Any]:
                 "of DDP",
                 hint="give its class state_dict and load_state_dict",
             )
-    return made
+    return state_objects
 
 
-def missing(names: set[str], saved: Mapping[str, Any]) -> set[str]:
+def missing_hook_states(names: set[str], saved: Mapping[str, Any]) -> set[str]:
     """Which of the objects `names` a checkpoint lacks that was made before hooks were saved: said, and not refused."""
     lacking = {f"objects.{name}" for name in names if name.startswith(PREFIX)}.difference(saved)
     if lacking:
@@ -96,14 +96,17 @@ class HookState:
         """What training has changed so far, as it is now."""
         values = {name: getattr(self._state, name) for name in _ATTRIBUTES[type(self._state).__name__]}
         if "rng" in values:
-            values["rng"] = randomness.of_numpy(values["rng"].get_state())
+            values["rng"] = randomness.encode_numpy(values["rng"].get_state())
         return {"world": dist.get_world_size(), "buckets": _buckets(self._wrapper), **values}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         """Take it over, less what belongs to other ranks or other buckets."""
         values = dict(values)
         world, buckets = values.pop("world"), values.pop("buckets")
-        begins_anew: tuple[str, ...] = _OF_ONE_RANK if world != dist.get_world_size() else ()
+        if world != dist.get_world_size():
+            begins_anew: tuple[str, ...] = _OF_ONE_RANK
+        else:
+            begins_anew = ()
         if buckets != _buckets(self._wrapper) and any(values.get(name) for name in _OF_BUCKETS):
             begins_anew = _OF_BUCKETS
             warnings.warn(
@@ -115,9 +118,9 @@ class HookState:
         values.update({name: {} for name in begins_anew if name in values})
         for name, value in values.items():
             if name == "rng":
-                self._state.rng.set_state(randomness.to_numpy(value))
+                self._state.rng.set_state(randomness.decode_numpy(value))
             else:
-                setattr(self._state, name, _own(value))
+                setattr(self._state, name, _writable_copy(value))
 
 
 def _buckets(wrapper: DDP) -> str:
@@ -126,12 +129,20 @@ def _buckets(wrapper: DDP) -> str:
     return str(facts.get("rebuilt_per_bucket_param_indices", ""))
 
 
-def _own(value: Any) -> Any:
+def _writable_copy(value: Any) -> Any:
     """Tensors that the hook may write to, where they will be used: with the gradients of this process's device."""
     if not isinstance(value, dict):
         return value
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
-    return {key: item.to(device) if isinstance(item, torch.Tensor) else copy.copy(item) for key, item in value.items()}
+    device = torch.device("cpu")
+    if torch.cuda.is_initialized():
+        device = torch.device("cuda", torch.cuda.current_device())
+    copies: dict[Any, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, torch.Tensor):
+            copies[key] = item.to(device)
+        else:
+            copies[key] = copy.copy(item)
+    return copies
 
 
 def _wrappers(model: torch.nn.Module | None) -> Iterator[DDP]:
@@ -149,7 +160,10 @@ def _states(wrapper: DDP) -> list[Any]:
     """The states of its hooks; of a hook with another one inside, the pair that torch's examples make, both."""
     states: list[Any] = []
     for _, state in getattr(wrapper, "_comm_hooks", ()):
-        states += state if isinstance(state, (tuple, list)) else [state]
+        if isinstance(state, (tuple, list)):
+            states += state
+        else:
+            states.append(state)
     return [state for state in states if state is not None and not isinstance(state, dist.ProcessGroup)]
 
 
@@ -174,5 +188,7 @@ def _attributes(state: Any) -> Iterator[Any]:
     yield from getattr(state, "__dict__", {}).values()
     for kind in type(state).__mro__:
         slots = getattr(kind, "__slots__", ())
-        names = (slots,) if isinstance(slots, str) else slots
+        names = slots
+        if isinstance(slots, str):
+            names = (slots,)
         yield from (getattr(state, name) for name in names if hasattr(state, name))

@@ -17,13 +17,13 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.weight_sources import ConvertedFrom, SavedTensor
 from hyperpod_kit.errors import CheckpointError
 
-_AT_A_TIME = 1 << 30
+_BATCH_BYTES = 1 << 30
 """Bytes of whole tensors of the checkpoint that are held at the same time."""
 
 
-def results(
+def convert(
     root: str,
-    attempt: str,
+    checkpoint_id: str,
     live: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
     conversions: Mapping[str, ConvertedFrom],
@@ -37,11 +37,13 @@ def results(
     parts: dict[str, torch.Tensor] = {}
     misfits: list[str] = []
     for names in _batches(conversions, saved):
-        whole = _read(root, attempt, [saved[name] for here in names for name in conversions[here].names], group)
+        full_tensors = _read(
+            root, checkpoint_id, [saved[name] for here in names for name in conversions[here].names], group
+        )
         failure: str | None = None
         for here in names:
             source = conversions[here]
-            result = _result(here, source, [whole[saved[name].stored] for name in source.names])
+            result = _result(here, source, [full_tensors[saved[name].stored] for name in source.names])
             if isinstance(result, str):
                 failure = failure or result
             elif not _fits(result, live[here]):
@@ -50,7 +52,7 @@ def results(
                 parts[here] = _part(here, live[here], result, ranks)
         for rank_failure in ranks.gather(failure):
             if rank_failure is not None:
-                raise CheckpointError(f"{attempt}: {rank_failure}")
+                raise CheckpointError(f"{checkpoint_id}: {rank_failure}")
     return parts, misfits
 
 
@@ -71,7 +73,7 @@ def _batches(conversions: Mapping[str, ConvertedFrom], saved: Mapping[str, Saved
     for here, source in conversions.items():
         batch.append(here)
         size += sum(_nbytes(saved[name]) for name in source.names)
-        if size >= _AT_A_TIME:
+        if size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
@@ -86,23 +88,23 @@ def _nbytes(saved: SavedTensor) -> int:
 
 
 def _read(
-    root: str, attempt: str, sources: Iterable[SavedTensor], group: dist.ProcessGroup | None
+    root: str, checkpoint_id: str, sources: Iterable[SavedTensor], group: dist.ProcessGroup | None
 ) -> dict[str, torch.Tensor]:
     """Whole tensors by their stored names: those that are tied are one. Raises as `load_state`."""
     paths = {source.stored: source for source in sources}
-    whole = {
+    full_tensors = {
         stored: torch.empty(source.shape, dtype=TYPES[source.dtype], device="cpu") for stored, source in paths.items()
     }
-    by_path = [(source.path, whole[stored]) for stored, source in paths.items()]
-    load_state(root, StateDict(nested(by_path)), attempt=attempt, process_group=group)
-    return whole
+    by_path = [(source.path, full_tensors[stored]) for stored, source in paths.items()]
+    load_state(root, StateDict(nested(by_path)), attempt=checkpoint_id, process_group=group)
+    return full_tensors
 
 
-def _result(here: str, source: ConvertedFrom, whole: Sequence[torch.Tensor]) -> torch.Tensor | str:
+def _result(here: str, source: ConvertedFrom, full_tensors: Sequence[torch.Tensor]) -> torch.Tensor | str:
     """What the function makes, or why it makes nothing: a rank that raised here would leave the others waiting."""
     try:
         with torch.no_grad():
-            result = source.by(*whole)
+            result = source.by(*full_tensors)
     except Exception as err:
         return f"{here} cannot be made of {list(source.names)}: {type(err).__name__}: {err}"
     if not isinstance(result, torch.Tensor):
@@ -114,14 +116,16 @@ def _fits(result: torch.Tensor, live: torch.Tensor) -> bool:
     return result.shape == live.shape and weight_sources.are_alike(live.dtype, result.dtype)
 
 
-def _part(here: str, live: torch.Tensor, whole: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+def _part(here: str, live: torch.Tensor, full_tensor: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """The part that lies here, with memory of its own."""
     if not sharding.is_sharded(live):
-        return whole.clone()
-    place = sharding.place(here, live, ranks, own=False, full=sharding.Full(wanted=False, gather=False))
-    if place is None:
-        return whole.new_empty(sharding.local(live).shape)
-    part = whole
-    for dim, begin in enumerate(place.offsets):
-        part = part.narrow(dim, begin, place.local.shape[dim])
+        return full_tensor.clone()
+    local_part = sharding.locate(
+        here, live, ranks, per_rank=False, full=sharding.Full(is_requested=False, gather=False)
+    )
+    if local_part is None:
+        return full_tensor.new_empty(sharding.local(live).shape)
+    part = full_tensor
+    for dim, begin in enumerate(local_part.offsets):
+        part = part.narrow(dim, begin, local_part.local.shape[dim])
     return part.clone()

@@ -20,11 +20,11 @@ from hyperpod_kit.checkpoint.tensors import TensorPiece
 _counter = operator.attrgetter("_version")
 
 
-class SourcesLook(NamedTuple):
+class SourceState(NamedTuple):
     """Tensors at one moment: the operations that torch has counted, and samples of host memory."""
 
     counts: list[int | None]
-    words: list[Any]
+    samples: list[Any]
 
 
 class CopiedSources:
@@ -33,8 +33,8 @@ class CopiedSources:
     def __init__(self, pieces: Sequence[TensorPiece]) -> None:
         pieces = [piece for piece in pieces if not piece.temporary]
         self._pieces = pieces
-        self._words = SampledWords([piece.tensor for piece in pieces])
-        large = [piece for number, piece in enumerate(pieces) if number not in self._words.whole]
+        self._samples = SampledWords([piece.tensor for piece in pieces])
+        large = [piece for number, piece in enumerate(pieces) if number not in self._samples.fully_read]
         # An operation on a DTensor or on a subclass is counted where the program has called it.
         wrapped = [(piece.source, piece) for piece in large if piece.source is not None]
         self._counted = [piece.tensor for piece in large] + [tensor for tensor, _ in wrapped]
@@ -45,13 +45,13 @@ class CopiedSources:
         names = {id(piece.tensor): piece.spec.name for piece in self._pieces}
         return [names[id(tensor)] for tensor in tensors]
 
-    def look(self) -> SourcesLook:
-        return SourcesLook(_counts(self._counted), self._words.read())
+    def observe(self) -> SourceState:
+        return SourceState(_counts(self._counted), self._samples.read())
 
-    def changed(self, before: SourcesLook) -> list[str]:
+    def changed(self, before: SourceState) -> list[str]:
         """The names of the tensors that are not as they were."""
-        found = self._words.differing(before.words)
-        names = [self._pieces[number].spec.name for number in sorted(found)]
+        differing = self._samples.differing(before.samples)
+        names = [self._pieces[number].spec.name for number in sorted(differing)]
         counts = _counts(self._counted)
         if counts != before.counts:
             differ = map(operator.ne, counts, before.counts)
@@ -68,7 +68,9 @@ def _counts(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 def _count(tensor: torch.Tensor) -> int | None:
     """None for a tensor that was made in inference mode, which has no counter."""
-    return None if tensor.is_inference() else tensor._version
+    if tensor.is_inference():
+        return None
+    return tensor._version
 
 
 class CopyGuard:
@@ -77,8 +79,8 @@ class CopyGuard:
     def __init__(self, early: CopiedSources, late: CopiedSources) -> None:
         self._lock = threading.Lock()
         self._early, self._late = early, late
-        self._early_before: SourcesLook | None = early.look()
-        self._late_before: SourcesLook | None = late.look()
+        self._early_before: SourceState | None = early.observe()
+        self._late_before: SourceState | None = late.observe()
         self._changed: list[str] = []
 
     def early_copied(self) -> None:
@@ -110,7 +112,9 @@ class CopyGuard:
             names = list(dict.fromkeys(self._changed))
         if not names:
             return None
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        more = ""
+        if len(names) > 1:
+            more = f" and {len(names) - 1} more"
         return (
             f"{names[0]}{more} changed while they were copied: other code than an optimizer's step of the State wrote "
             "to them; call manager.fence() before it does, and save in the thread that trains"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import folding
+from hyperpod_kit.checkpoint import tensor_digest
 from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.checkpoint.sampled_chunks import SampledChunks
 
@@ -23,7 +23,7 @@ _registered: dict[int, int] = {}
 DevicePiece = tuple[torch.Tensor, torch.Tensor, bool]
 """The view into the slot, the tensor on the device, whether it is early (see TensorPiece)."""
 
-Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
+DigestRequest = tuple[torch.Tensor, bool, Callable[[bytes], object]]
 """A tensor on a device, whether it is early (see TensorPiece), and who is told its digest."""
 
 Changed = Callable[[Sequence[torch.Tensor]], object]
@@ -35,7 +35,7 @@ def is_on(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def settle(tensors: Iterable[torch.Tensor]) -> None:
+def synchronize(tensors: Iterable[torch.Tensor]) -> None:
     """Wait for all that the devices of these tensors were given so far, in whatever stream."""
     for which in {tensor.device for tensor in tensors if is_on(tensor)}:
         torch.cuda.synchronize(which)
@@ -81,13 +81,13 @@ class DeviceCopy:
         self,
         event: Any,
         small: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        held: Sequence[Any],
-        sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]],
+        references: Sequence[Any],
+        sums: Sequence[tuple[torch.Tensor, Sequence[DigestRequest]]],
         compared: Callable[[], object],
     ) -> None:
         self._event = event
         self._compared = compared
-        self._held = held
+        self._references = references
         self._sums = sums
         self.small = small
 
@@ -96,9 +96,9 @@ class DeviceCopy:
         self._event.synchronize()
         self._compared()
         for sums, folds in self._sums:
-            for (_, _, tell), row in zip(folds, sums.cpu(), strict=True):
-                tell(row.numpy().tobytes())
-        self._held = self._sums = ()
+            for (_, _, deliver), row in zip(folds, sums.cpu(), strict=True):
+                deliver(row.numpy().tobytes())
+        self._references = self._sums = ()
 
     def fence(self) -> None:
         """Let the current stream, not the host, wait: an optimizer's kernels begin after the copies have read."""
@@ -115,7 +115,7 @@ class CudaDevice:
         self._chunks = SampledChunks([])
 
     def start(
-        self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = (), changed: Changed = lambda _: None
+        self, pieces: Sequence[DevicePiece], folds: Sequence[DigestRequest] = (), changed: Changed = lambda _: None
     ) -> DeviceCopy:
         """Enqueue copies and digests, and return at once.
 
@@ -125,16 +125,20 @@ class CudaDevice:
         """
         chunks = self._sampled([source for _, source, early in pieces if not early])
         before = chunks.read()
-        early, late = [one for one in folds if one[1]], [one for one in folds if not one[1]]
-        sums = [(folding.fold([tensor for tensor, _, _ in early]), early)] if early else []
+        early, late = [request for request in folds if request[1]], [request for request in folds if not request[1]]
+        sums = []
+        if early:
+            sums = [(tensor_digest.digest_tensors([tensor for tensor, _, _ in early]), early)]
         ready = [(view, source.clone() if early else source) for view, source, early in pieces]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
         large: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0
         for view, source in ready:
-            fits = source.nbytes < _SMALL and total + source.nbytes <= _STAGE
-            (small if fits else large).append((view, source))
-            total += source.nbytes if fits else 0
+            if source.nbytes < _SMALL and total + source.nbytes <= _STAGE:
+                small.append((view, source))
+                total += source.nbytes
+            else:
+                large.append((view, source))
         self._stream.wait_stream(torch.cuda.current_stream(self._which))
         gathered_small: list[tuple[torch.Tensor, torch.Tensor]] = []
         with torch.cuda.stream(self._stream), torch.no_grad():
@@ -144,14 +148,14 @@ class CudaDevice:
             if small:
                 plain = [source.resolve_conj().resolve_neg().contiguous() for _, source in small]
                 gathered = torch.cat([source.view(-1).view(torch.uint8) for source in plain])
-                stage = self._room(total)
+                stage = self._pinned_memory(total)
                 stage.copy_(gathered, non_blocking=True)
                 at = 0
                 for view, source in small:
                     gathered_small.append((view, stage[at : at + source.nbytes]))
                     at += source.nbytes
             if late:
-                sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
+                sums.append((tensor_digest.digest_tensors([tensor for tensor, _, _ in late]), late))
             differing = self._to_host(chunks.differing(before))
             event = torch.cuda.Event()
             event.record(self._stream)
@@ -175,7 +179,7 @@ class CudaDevice:
             differing, non_blocking=True
         )
 
-    def _room(self, size: int) -> torch.Tensor:
+    def _pinned_memory(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
             self._stage = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
         return self._stage[:size]
@@ -188,14 +192,14 @@ class Devices:
         self._devices: dict[torch.device, CudaDevice] = {}
 
     def start(
-        self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = (), changed: Changed = lambda _: None
+        self, pieces: Sequence[DevicePiece], folds: Sequence[DigestRequest] = (), changed: Changed = lambda _: None
     ) -> list[DeviceCopy]:
         """`CudaDevice.start` for each device that has something."""
-        devices = dict.fromkeys([piece[1].device for piece in pieces] + [one[0].device for one in folds])
+        devices = dict.fromkeys([piece[1].device for piece in pieces] + [request[0].device for request in folds])
         return [
             self._of(which).start(
                 [piece for piece in pieces if piece[1].device == which],
-                [one for one in folds if one[0].device == which],
+                [request for request in folds if request[0].device == which],
                 changed,
             )
             for which in devices

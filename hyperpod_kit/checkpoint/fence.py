@@ -12,7 +12,7 @@ import torch
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.slot_copy import SlotCopy
 
-_LOOK = 0.005
+_POLL_SECONDS = 0.005
 
 
 class Fence:
@@ -26,15 +26,15 @@ class Fence:
 
     def watch(self, optimizers: Iterable[torch.optim.Optimizer]) -> bool:
         """Make each optimizer wait for the fence before its step. False when there is no optimizer."""
-        found = False
+        has_optimizer = False
         for optimizer in optimizers:
-            found = True
+            has_optimizer = True
             if optimizer not in self._watched:
                 self._watched.add(optimizer)
                 self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self.wait()))
-        return found
+        return has_optimizer
 
-    def hold(self, copy: SlotCopy, handle: Handle) -> None:
+    def track(self, copy: SlotCopy, handle: Handle) -> None:
         self._running, self._passed = (copy, handle), False
 
     def wait(self) -> None:
@@ -65,7 +65,7 @@ class Fence:
         """Wait until no thread copies any more, `seconds` at most: the interpreter is about to end."""
         end = time.monotonic() + seconds
         while self._running is not None and not self._running[0].ended and time.monotonic() < end:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         self.drain()

@@ -14,7 +14,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, modules, optimizer_state, sharding, subclasses
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_own
+from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_per_rank
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -73,46 +73,51 @@ class Filling:
         """Put new tensors in the place of those that `collector` took and the checkpoint has otherwise. Raises
         CheckpointError for a subclass that is not the one that was saved."""
         for path, loader in loaders.items():
-            self._fresh(_of_module(tree[path], loader, collector), collector)
-            self._subclasses(tree[path], path, collector, strict=True)
+            self._take_new(_module_tensors(tree[path], loader, collector), collector)
+            self._fit_subclasses_in(tree[path], path, collector, strict=True)
         for path, optimizer in optimizers.items():
             if codec.RECORDS in tree:
                 misfits = optimizer_state.misfits(optimizer, tree[path], fqns, collector.find)
-                self._fresh((NewTensor(*misfit, TensorUse.WEIGHT) for misfit in misfits), collector)
-            self._subclasses(tree[path], path, collector, strict=False)
+                self._take_new((NewTensor(*misfit, TensorUse.WEIGHT) for misfit in misfits), collector)
+            self._fit_subclasses_in(tree[path], path, collector, strict=False)
 
-    def _fresh(self, found: Iterator[NewTensor], collector: Collector) -> None:
-        for new in list(found):
+    def _take_new(self, new_tensors: Iterator[NewTensor], collector: Collector) -> None:
+        for new in list(new_tensors):
             collector.drop([new.name])
-            if not is_own(new.name):  # a rank's own part is read as a new tensor anyway
+            if not is_per_rank(new.name):  # a rank's own part is read as a new tensor anyway
                 collector.take(new.name, new.tensor, new.use)
                 self.fresh[new.name] = new.tensor
 
     def fit_subclasses(self, tree: Mapping[str, Any], live: Mapping[str, Any], collector: Collector) -> None:
         """The same for a nested state dict: whatever is a subclass here has to be one in the checkpoint."""
         for path in live:
-            self._subclasses(tree[path], path, collector, strict=False)
+            self._fit_subclasses_in(tree[path], path, collector, strict=False)
             plain = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")} - self.wholes.keys()
             if plain:
                 name = min(plain)
-                problem = subclasses.unlike(name, None, collector.wholes[name].head)
+                problem = subclasses.describe_difference(name, None, collector.wholes[name].head)
                 raise CheckpointError(str(problem), hint=f"make {name} as the program that saved it did")
 
-    def _subclasses(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
+    def _fit_subclasses_in(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
         """`strict`: each has to be here as it was saved."""
         saved = {record["name"]: record for record in codec.records(tree) if record["$"] == "subclass"}
         here = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")}
-        for name in sorted(here | saved.keys() if strict else here & saved.keys()):
-            record, seen = saved.get(name), collector.wholes.get(name)
-            problem = subclasses.unlike(name, record, seen.head if seen is not None else None)
+        names = here & saved.keys()
+        if strict:
+            names = here | saved.keys()
+        for name in sorted(names):
+            record, live_subclass = saved.get(name), collector.wholes.get(name)
+            problem = subclasses.describe_difference(
+                name, record, live_subclass.head if live_subclass is not None else None
+            )
             if problem is not None:
                 raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
-            assert record is not None and seen is not None
-            self.wholes[name] = seen.tensor
-            self.parts(record, seen.tensor, seen.parts, collector)
+            assert record is not None and live_subclass is not None
+            self.wholes[name] = live_subclass.tensor
+            self.fit_parts(record, live_subclass.tensor, live_subclass.parts, collector)
 
-    def parts(
-        self, record: Mapping[str, Any], whole: torch.Tensor, here: subclasses.TakenApart, targets: Targets
+    def fit_parts(
+        self, record: Mapping[str, Any], subclass_tensor: torch.Tensor, here: subclasses.TakenApart, targets: Targets
     ) -> None:
         """Bring the parts of one subclass together with those that were saved."""
         parts = {part.name: part for part in here.parts}
@@ -121,7 +126,7 @@ class Filling:
             if saved["$"] != "tensor":
                 continue
             if part is None:
-                part = subclasses.add_part(whole, key, saved)
+                part = subclasses.add_part(subclass_tensor, key, saved)
                 targets.take(saved["name"], part.tensor)
                 self._added.append(AddedPart(here.holder, key, part.inner))
             elif part.rows != saved.get(subclasses.ROWS, 0):
@@ -135,14 +140,16 @@ class Filling:
         """All bytes are in. Raises CheckpointError for a part that several ranks had each for itself."""
         with torch.no_grad():
             for name, inner in self._stacks.items():
-                found = loaded[name]
-                row = subclasses.one_row(name, found) if found.dim() > inner.dim() else found
+                stack = loaded[name]
+                row = stack
+                if stack.dim() > inner.dim():
+                    row = subclasses.one_row(name, stack)
                 inner.copy_(row)
         for holder, name, tensor in self._added:
             setattr(holder, name, tensor)
 
 
-def _of_module(tree: Mapping[str, Any], loader: modules.Loader, collector: Collector) -> Iterator[NewTensor]:
+def _module_tensors(tree: Mapping[str, Any], loader: modules.Loader, collector: Collector) -> Iterator[NewTensor]:
     """The tensors that the module's own code is to be given."""
     for plain, saved in tree.items():
         for record in codec.records(saved):
@@ -151,15 +158,17 @@ def _of_module(tree: Mapping[str, Any], loader: modules.Loader, collector: Colle
             here = collector.find(record["name"])
             as_saved = TYPES[record["t"]], torch.Size(record["s"])
             if modules.is_extra_state(plain) or loader.is_late(plain):
-                yield NewTensor(record["name"], _new(as_saved, loader.device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, loader.device), loader.use(plain))
             elif loader.is_replaced(plain, here, *as_saved):
                 assert here is not None, "what is not there is not replaced"
-                yield NewTensor(record["name"], _new(as_saved, here.device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, here.device), loader.use(plain))
             elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
-                like = here if here is not None and not sharding.is_sharded(here) else None
+                like = None
+                if here is not None and not sharding.is_sharded(here):
+                    like = here
                 device = like.device if like is not None else loader.device
-                yield NewTensor(record["name"], _new(as_saved, device), loader.use(plain))
+                yield NewTensor(record["name"], _allocate(as_saved, device), loader.use(plain))
 
 
-def _new(kind: tuple[torch.dtype, torch.Size], device: torch.device) -> torch.Tensor:
+def _allocate(kind: tuple[torch.dtype, torch.Size], device: torch.device) -> torch.Tensor:
     return torch.empty(kind[1], dtype=kind[0], device=device)

@@ -17,8 +17,8 @@ from hyperpod_kit.checkpoint import codec
 
 def is_used(model: torch.nn.Module) -> bool:
     """Whether a module inside is wrapped by FullyShardedDataParallel."""
-    found = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-    kind = getattr(found, "FullyShardedDataParallel", None)
+    fsdp_module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    kind = getattr(fsdp_module, "FullyShardedDataParallel", None)
     return kind is not None and any(isinstance(module, kind) for module in model.modules())
 
 

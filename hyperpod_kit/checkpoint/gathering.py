@@ -11,25 +11,34 @@ import torch
 import torch.distributed as dist
 
 
-def of_dtensor(tensor: Any, *, wanted: bool) -> torch.Tensor | None:
-    """The whole of a DTensor where it is `wanted`."""
+def gather_dtensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
+    """The whole of a DTensor where it is `is_requested`."""
     with torch.no_grad():
-        whole = tensor.full_tensor()
-    return whole.detach().cpu() if wanted else None
+        full_tensor: torch.Tensor = tensor.full_tensor()
+    if is_requested:
+        return full_tensor.detach().cpu()
+    return None
 
 
-def of_sharded_tensor(tensor: Any, *, wanted: bool) -> torch.Tensor | None:
+def gather_sharded_tensor(tensor: Any, *, is_requested: bool) -> torch.Tensor | None:
     """The same of a ShardedTensor (FSDP1), on the first rank of all. It may be over some of the ranks only, and others
     have the same of it (hybrid sharding by process groups): those with the first rank give it."""
     group = tensor._process_group
     if 0 not in dist.get_process_group_ranks(group):
         return None
-    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=_device(tensor)) if dist.get_rank() == 0 else None
-    tensor.gather(dst=0, out=whole, dtype=tensor.dtype)
-    return whole.cpu() if whole is not None and wanted else None
+    full_tensor: torch.Tensor | None = None
+    if dist.get_rank() == 0:
+        full_tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device=_device(tensor))
+    tensor.gather(dst=0, out=full_tensor, dtype=tensor.dtype)
+    if full_tensor is not None and is_requested:
+        return full_tensor.cpu()
+    return None
 
 
 def _device(tensor: Any) -> torch.device:
     """Where the pieces are sent to: NCCL has no host memory."""
     shards = tensor.local_shards()
-    return shards[0].tensor.device if shards else torch.device("cpu")
+    device = torch.device("cpu")
+    if shards:
+        device = shards[0].tensor.device
+    return device

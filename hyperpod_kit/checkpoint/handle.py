@@ -36,7 +36,7 @@ class SaveState(str, enum.Enum):
     __str__ = str.__str__
 
 
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two words of a wait that goes on."""
 
 LEVELS = (SaveState.CAPTURED, SaveState.SEALED, SaveState.LOCAL, SaveState.DURABLE)
@@ -123,19 +123,28 @@ class Handle:
             ValueError: `level` is none of those above.
         """
         if level is None:
-            level = (SaveState.SEALED if self.tier == "memory" else SaveState.DURABLE).value
+            level = SaveState.DURABLE.value
+            if self.tier == "memory":
+                level = SaveState.SEALED.value
         if level not in LEVELS:
             raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
         enough = LEVELS[LEVELS.index(SaveState(level)) :]
-        end = None if timeout is None else time.monotonic() + timeout
+        end = None
+        if timeout is not None:
+            end = time.monotonic() + timeout
         with self._changed:
             while self._state not in enough and not self.final:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None
+                if end is not None:
+                    remaining = end - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     break
                 # Who waits for storage does not hang: the agent says when nothing moves.
                 self._waiting()
-                self._changed.wait(_LOOK if left is None else min(left, _LOOK))
+                pause = _POLL_SECONDS
+                if remaining is not None:
+                    pause = min(remaining, _POLL_SECONDS)
+                self._changed.wait(pause)
             served = self.tier == "memory" and self._was_sealed and SaveState.SEALED in enough
             return served or self._state in enough
 
@@ -163,10 +172,10 @@ class Handle:
         Returns:
             The callbacks; the handle has none of them any more.
         """
-        found, self._callbacks = self._callbacks, []
-        return found
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
 
-    def become(self, state: SaveState, reason: str | None = None) -> None:
+    def advance(self, state: SaveState, reason: str | None = None) -> None:
         """Move the save forward, with the condition held; it never moves back, and never leaves an end.
 
         Args:
@@ -180,5 +189,7 @@ class Handle:
             self._changed.notify_all()
 
     def __repr__(self) -> str:
-        tail = f", {self.reason}" if self.reason else ""
+        tail = ""
+        if self.reason:
+            tail = f", {self.reason}"
         return f"<save of step {self.step}: {self.state}{tail}>"

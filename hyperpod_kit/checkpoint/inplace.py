@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, sharding, subclasses
 from hyperpod_kit.checkpoint.fitting import Filling
-from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_own
+from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_per_rank
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -36,21 +36,23 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector, filli
     for pair in _pairs(live, saved, path, collector, filling):
         if collector.has(pair.name):
             if not collector.is_source(pair.name, pair.tensor):
-                raise _refused(pair.path, f"the same tensor as {places.get(pair.name, pair.name)}", "another tensor")
+                raise _mismatch_error(
+                    pair.path, f"the same tensor as {places.get(pair.name, pair.name)}", "another tensor"
+                )
             places.setdefault(pair.name, pair.path)
             continue
         sharded = sharding.is_sharded(pair.tensor)
-        if sharded is is_own(pair.name):
+        if sharded is is_per_rank(pair.name):
             kinds = ("a tensor of this rank alone", "a tensor that is divided among the ranks")
-            raise _refused(pair.path, kinds[not sharded], kinds[sharded])
+            raise _mismatch_error(pair.path, kinds[not sharded], kinds[sharded])
         places[pair.name] = pair.path
-        first = collector.take(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.OWN)
+        first = collector.take(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.PER_RANK)
         if not isinstance(first, str):
-            raise _refused(pair.path, "one tensor", f"a {first['class']}")
+            raise _mismatch_error(pair.path, "one tensor", f"a {first['class']}")
         if first != pair.name:
-            raise _refused(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
+            raise _mismatch_error(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
     for name in codec.tensor_names(saved):
-        if not is_own(name) and not collector.has(name):
+        if not is_per_rank(name) and not collector.has(name):
             raise CheckpointError(
                 f"{name} is divided among the ranks in the checkpoint, and is not there",
                 hint=f"put a tensor like it into {path} before the restore",
@@ -63,94 +65,111 @@ def adopt(live: Any, saved: codec.Json, leaf: Callable[[str], torch.Tensor]) -> 
     be kept. `leaf(name)` gives a tensor."""
     if _is_tensor(live):
         return live
-    held = codec.children(saved)
-    if isinstance(held, dict) and isinstance(live, dict):
-        made = {key: adopt(live.get(key), item, leaf) for key, item in held.items()}
+    saved_children = codec.children(saved)
+    if isinstance(saved_children, dict) and isinstance(live, dict):
+        adopted = {key: adopt(live.get(key), item, leaf) for key, item in saved_children.items()}
         live.clear()
-        live.update(made)
+        live.update(adopted)
         return live
-    if isinstance(held, list) and isinstance(live, list):
-        live[:] = _each(live, held, leaf)
+    if isinstance(saved_children, list) and isinstance(live, list):
+        live[:] = _adopt_items(live, saved_children, leaf)
         return live
-    if isinstance(held, tuple) and type(live) is tuple:
-        new = tuple(_each(live, held, leaf))
-        return live if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)) else new
+    if isinstance(saved_children, tuple) and type(live) is tuple:
+        new = tuple(_adopt_items(live, saved_children, leaf))
+        if len(new) == len(live) and all(a is b for a, b in zip(new, live, strict=True)):
+            return live
+        return new
     return codec.decode(saved, leaf)
 
 
-def _each(live: Any, held: Any, leaf: Callable[[str], torch.Tensor]) -> list[Any]:
-    return [adopt(live[at] if at < len(live) else None, item, leaf) for at, item in enumerate(held)]
+def _adopt_items(live: Any, saved_items: Any, leaf: Callable[[str], torch.Tensor]) -> list[Any]:
+    return [adopt(live[at] if at < len(live) else None, item, leaf) for at, item in enumerate(saved_items)]
 
 
 def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
     """Driven by `saved`, which is finite; `live` may lie in itself."""
     if _is_tensor(live) and isinstance(saved, dict) and saved.get("$") == "subclass":
-        yield from _of_subclass(live, saved, path, collector, filling)
+        yield from _subclass_pairs(live, saved, path, collector, filling)
         return
     if _is_tensor(live):
         if not (isinstance(saved, dict) and saved.get("$") == "tensor"):
-            raise _refused(path, _word(saved), f"a tensor of {list(live.shape)}")
+            raise _mismatch_error(path, _describe(saved), f"a tensor of {list(live.shape)}")
         yield Pair(path, saved["name"], live)
         return
-    held = codec.children(saved)
-    if isinstance(held, dict) and isinstance(live, dict):
-        for key, item in held.items():
+    saved_children = codec.children(saved)
+    if isinstance(saved_children, dict) and isinstance(live, dict):
+        for key, item in saved_children.items():
             if key in live:
                 yield from _pairs(live[key], item, f"{path}.{key}", collector, filling)
         return
-    alike = (isinstance(held, list) and isinstance(live, list)) or (isinstance(held, tuple) and type(live) is tuple)
-    if alike and len(held) == len(live):  # type: ignore[arg-type]
-        for at, item in enumerate(held):  # type: ignore[arg-type]
+    alike = (isinstance(saved_children, list) and isinstance(live, list)) or (
+        isinstance(saved_children, tuple) and type(live) is tuple
+    )
+    if alike and len(saved_children) == len(live):  # type: ignore[arg-type]
+        for at, item in enumerate(saved_children):  # type: ignore[arg-type]
             yield from _pairs(live[at], item, f"{path}.{at}", collector, filling)
         return
     inside = _first_tensor(live, path, set())
     if inside is not None:
-        raise _refused(path, _word(saved), f"{_word(live)} with a tensor in it ({inside})")
+        raise _mismatch_error(path, _describe(saved), f"{_describe(live)} with a tensor in it ({inside})")
 
 
-def _of_subclass(live: Any, saved: dict[str, Any], path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
+def _subclass_pairs(
+    live: Any, saved: dict[str, Any], path: str, collector: Collector, filling: Filling
+) -> Iterator[Pair]:
     """Its parts, by the names that they have in the checkpoint."""
-    parts = subclasses.apart(path, live)
+    parts = subclasses.take_apart(path, live)
     if parts is None or parts.class_name != saved["class"]:
-        raise _refused(path, f"a {saved['class']}", f"a {type(live).__name__}")
+        raise _mismatch_error(path, f"a {saved['class']}", f"a {type(live).__name__}")
     filling.wholes[saved["name"]] = live
     names = {key: part["name"] for key, part in saved["parts"].items()}
     for part in parts.parts:
         if part.name in names:
             yield Pair(f"{path}.{part.name}", names[part.name], part.tensor)
-    filling.parts(saved, live, parts, collector)
+    filling.fit_parts(saved, live, parts, collector)
 
 
 def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor) or sharding.is_sharded(value)
 
 
-def _first_tensor(live: Any, path: str, seen: set[int]) -> str | None:
+def _first_tensor(live: Any, path: str, visited: set[int]) -> str | None:
     """The path of the first tensor in `live`."""
     if _is_tensor(live):
         return path
-    if not isinstance(live, (dict, list, tuple)) or id(live) in seen:
+    if not isinstance(live, (dict, list, tuple)) or id(live) in visited:
         return None
-    seen.add(id(live))
+    visited.add(id(live))
     items = live.items() if isinstance(live, dict) else enumerate(live)
     return next(
-        (found for key, item in items if (found := _first_tensor(item, f"{path}.{key}", seen)) is not None), None
+        (
+            tensor_path
+            for key, item in items
+            if (tensor_path := _first_tensor(item, f"{path}.{key}", visited)) is not None
+        ),
+        None,
     )
 
 
-def _word(value: Any) -> str:
+def _describe(value: Any) -> str:
     """What a value is, live or encoded, for a message."""
     if isinstance(value, dict) and value.get("$") == "tensor":
         return "a tensor"
-    held = value if isinstance(value, (list, tuple)) else codec.children(value) if isinstance(value, dict) else None
-    if isinstance(held, dict):
+    container: Any = None
+    if isinstance(value, (list, tuple)):
+        container = value
+    elif isinstance(value, dict):
+        container = codec.children(value)
+    if isinstance(container, dict):
         return "a dict"
-    return f"a {type(held).__name__} of {len(held)}" if held is not None else f"no tensor ({str(value)[:40]!r})"
+    if container is not None:
+        return f"a {type(container).__name__} of {len(container)}"
+    return f"no tensor ({str(value)[:40]!r})"
 
 
-def _refused(path: str, expected: str, found: str) -> CheckpointError:
+def _mismatch_error(path: str, expected: str, actual: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is {expected} in the checkpoint, {found} here",
+        f"{path} is {expected} in the checkpoint, {actual} here",
         hint=f"make {path} as the program that saved it did, or take it out before the restore: "
         "then what was saved takes its place",
     )

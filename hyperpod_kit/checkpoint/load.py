@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import copier, device
+from hyperpod_kit.checkpoint import device, memory_copy
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
-from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, all_chunks
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
-from hyperpod_kit.checkpoint.restore_progress import unheard
-from hyperpod_kit.checkpoint.tensors import TensorPiece, is_own
+from hyperpod_kit.checkpoint.restore_progress import ignore_bytes
+from hyperpod_kit.checkpoint.tensors import TensorPiece, is_per_rank
 from hyperpod_kit.errors import CheckpointError
 
 _AHEAD = 256 * 1024 * 1024
@@ -27,7 +27,9 @@ rest. A rank that has to read has no slots yet, so there is room."""
 
 def address_of(view: memoryview) -> int:
     """The address of writable memory."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(view)) if len(view) else 0
+    if len(view):
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    return 0
 
 
 def view_of(data: torch.Tensor) -> memoryview:
@@ -37,7 +39,7 @@ def view_of(data: torch.Tensor) -> memoryview:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor's memory is its elements in order, in host memory."""
-    return tensor.device.type == "cpu" and lands(tensor)
+    return tensor.device.type == "cpu" and can_fill_directly(tensor)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,13 +47,13 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-def lands(tensor: torch.Tensor) -> bool:
+def can_fill_directly(tensor: torch.Tensor) -> bool:
     """Whether bytes of a file can go straight into the tensor's memory, on the host or on a device: see `Landing`."""
-    there = tensor.device.type == "cpu" or device.is_on(tensor)
-    return there and copier.is_in_order(tensor)
+    is_supported = tensor.device.type == "cpu" or device.is_on(tensor)
+    return is_supported and memory_copy.is_in_order(tensor)
 
 
-def warm(algorithm: str) -> None:
+def warm_up(algorithm: str) -> None:
     """Check and copy a little, at the start. Code that runs for the first time while a restore reads comes from the
     same disk, behind hundreds of megabytes: with an empty page cache the first copy was seen to take 40 ms."""
     size = 128 * 1024  # both ways to copy, and the digest's loop for long input
@@ -60,8 +62,8 @@ def warm(algorithm: str) -> None:
         torch.empty(size, dtype=torch.uint8, device="cpu"),
     )
     digest.algorithm(algorithm).leaf(view_of(source))
-    copier.move(target.data_ptr(), source.data_ptr(), size)
-    copier.move(target.data_ptr(), source.data_ptr(), 1)
+    memory_copy.copy_memory(target.data_ptr(), source.data_ptr(), size)
+    memory_copy.copy_memory(target.data_ptr(), source.data_ptr(), 1)
 
 
 class TargetFault(CheckpointError):
@@ -82,17 +84,17 @@ class Landing:
         self._ranges: list[tuple[int, int, int | torch.Tensor]] = []  # an address on the host, or bytes on a device
         self._begins: list[int] = []
         self._reach: list[int] = []  # the furthest end of all ranges up to this one
-        self._held: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
         self.touched = False
         """Whether memory was written to."""
 
     def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
-        """Bytes [begin, end) of the file go to `tensor` (see `lands`), from its byte `offset` on."""
+        """Bytes [begin, end) of the file go to `tensor` (see `can_fill_directly`), from its byte `offset` on."""
         if end > begin:
-            there = device.is_on(tensor)
-            target = bytes_of(tensor)[offset:][: end - begin] if there else tensor.data_ptr() + offset
+            on_device = device.is_on(tensor)
+            target = bytes_of(tensor)[offset:][: end - begin] if on_device else tensor.data_ptr() + offset
             self._ranges.append((begin, end, target))
-            self._held.append(tensor)
+            self._tensors.append(tensor)
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -102,31 +104,31 @@ class Landing:
     def join(self, other: Landing) -> None:
         """Add what was added to the other one."""
         self._ranges += other._ranges
-        self._held += other._held
+        self._tensors += other._tensors
 
     def chunks(self, size: int) -> set[int]:
         """The numbers of the chunks of `size` bytes in which something lies."""
         return {index for begin, end, _ in self._ranges for index in range(begin // size, -(-end // size))}
 
-    def wanted(self, begin: int, end: int) -> list[tuple[int, int]]:
+    def requested_ranges(self, begin: int, end: int) -> list[tuple[int, int]]:
         """What is wanted of the bytes [begin, end), in order, each byte once; after `freeze`."""
-        found: list[tuple[int, int]] = []
+        merged: list[tuple[int, int]] = []
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
         for first, last, _ in self._ranges[low:high]:
             first, last = max(first, begin), min(last, end)
             if last <= first:
                 continue
-            if found and first <= found[-1][1]:
-                found[-1] = found[-1][0], max(found[-1][1], last)
+            if merged and first <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
             else:
-                found.append((first, last))
-        return found
+                merged.append((first, last))
+        return merged
 
     def freeze(self) -> None:
         """Nothing is added any more; needed before the first `take`. Waits for what devices still do to the tensors:
         threads copy in streams of their own."""
-        self._ranges.sort(key=lambda one: one[:2])
-        device.settle(self._held)
+        self._ranges.sort(key=lambda entry: entry[:2])
+        device.synchronize(self._tensors)
         self._begins = [begin for begin, _, _ in self._ranges]
         self._reach = list(itertools.accumulate((end for _, end, _ in self._ranges), max))
 
@@ -142,7 +144,7 @@ class Landing:
                 at = max(first, begin)
                 size = min(last, end) - at
                 if isinstance(target, int):
-                    copier.move(target + at - first, source + at - begin, size)
+                    memory_copy.copy_memory(target + at - first, source + at - begin, size)
                 else:
                     _fill(target[at - first :][:size], view[at - begin :][:size])
 
@@ -154,7 +156,7 @@ def _fill(target: torch.Tensor, view: memoryview) -> None:
         raise TargetFault(f"a tensor on {target.device}", err) from None
 
 
-class OwnShard:
+class ShardLoad:
     """Maps the shard that this rank saved to its live tensors.
 
     `loaded` are new tensors, of those without a live one; `here` the names of the pieces that this shard fills.
@@ -167,19 +169,19 @@ class OwnShard:
         self.here: set[str] = set()
         self._staged: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         for placed in parsed.tensors:
-            self._place(placed, pieces.get(placed.spec.name))
+            self._add_target(placed, pieces.get(placed.spec.name))
         self.landing.freeze()
 
-    def _place(self, placed: Placed, piece: TensorPiece | None) -> None:
+    def _add_target(self, placed: Placed, piece: TensorPiece | None) -> None:
         spec = placed.spec
         if piece is None:
             target = self.loaded[spec.name] = empty(spec)
         else:
             if spec != piece.spec:
-                raise _other(spec, piece.spec)
+                raise _mismatch_error(spec, piece.spec)
             self.here.add(spec.name)
             target = piece.tensor
-            if not lands(target):
+            if not can_fill_directly(target):
                 target = empty(spec)
                 self._staged.append((spec.name, piece.tensor, target))
         self.landing.add(placed.begin, placed.end, target)
@@ -207,17 +209,17 @@ def copy_into(live: torch.Tensor, source: torch.Tensor, name: str) -> None:
         raise TargetFault(name, err) from None
 
 
-def _other(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
-    return CheckpointError(
-        f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here",
-        hint=f"take {here.name} out before the restore: then what was saved takes its place"
-        if is_own(here.name)
-        else None,
-    )
+def _mismatch_error(saved: TensorSpec, here: TensorSpec) -> CheckpointError:
+    hint = None
+    if is_per_rank(here.name):
+        hint = f"take {here.name} out before the restore: then what was saved takes its place"
+    return CheckpointError(f"{saved.name} is {describe(saved)} in the checkpoint, {describe(here)} here", hint=hint)
 
 
 def describe(spec: TensorSpec) -> str:
-    box = f" at {list(spec.offsets)} of {list(spec.full)}" if spec.full else ""
+    box = ""
+    if spec.full:
+        box = f" at {list(spec.offsets)} of {list(spec.full)}"
     return f"{spec.dtype} {list(spec.shape)}{box}"
 
 
@@ -231,39 +233,43 @@ class ProvedShard(NamedTuple):
 class Reading:
     """This rank's shard, read and proved from the beginning on while its state still says where the bytes go.
 
-    `opened` is entered here and left by `close`; `threads` compare and copy. What goes wrong is raised by `into`, not
+    `opened` is entered here and left by `close`; `threads` compare and copy. What goes wrong is raised by `fill`, not
     here.
     """
 
     def __init__(self, opened: contextlib.AbstractContextManager[ProvedShard], threads: int) -> None:
-        self._held = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self._error: Exception | None = None
         self._parsed: Parsed | None = None
-        self._own: OwnShard | None = None
+        self._shard_load: ShardLoad | None = None
         self._opened: ProvedShard | None = None
         try:
-            self._opened = self._held.enter_context(opened)
-            self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads, ahead=_AHEAD))
+            self._opened = self._resources.enter_context(opened)
+            self._pump = self._resources.enter_context(
+                Pump(all_chunks(self._opened.shard), workers=threads, ahead=_AHEAD)
+            )
         except Exception as err:
             self._error = err
 
     @property
     def size(self) -> int:
         """Bytes of the shard; 0 of one that could not be opened."""
-        return self._opened.shard.size if self._opened is not None else 0
+        if self._opened is not None:
+            return self._opened.shard.size
+        return 0
 
     @property
     def touched(self) -> bool:
         """Whether a live tensor was written to."""
-        return self._own is not None and self._own.landing.touched
+        return self._shard_load is not None and self._shard_load.landing.touched
 
     def close(self) -> None:
         """Read no more."""
-        self._held.close()
+        self._resources.close()
 
     def check(self, pieces: Mapping[str, TensorPiece]) -> None:
         """Types and whole shapes, before a live tensor is written to. Raises CheckpointError; what cannot be read is
-        left for `into` to raise."""
+        left for `fill` to raise."""
         try:
             parsed = self._parsed = self._parse()
         except Exception as err:
@@ -271,30 +277,35 @@ class Reading:
             return
         for placed in parsed.tensors:
             piece = pieces.get(placed.spec.name)
-            if piece is not None and (placed.spec.dtype, placed.spec.whole) != (piece.spec.dtype, piece.spec.whole):
-                raise _other(placed.spec, piece.spec)
+            if piece is not None and (placed.spec.dtype, placed.spec.full_shape) != (
+                piece.spec.dtype,
+                piece.spec.full_shape,
+            ):
+                raise _mismatch_error(placed.spec, piece.spec)
 
-    def into(self, pieces: Mapping[str, TensorPiece], read: Callable[[int], None] = unheard) -> OwnShard:
+    def fill(self, pieces: Mapping[str, TensorPiece], read: Callable[[int], None] = ignore_bytes) -> ShardLoad:
         """Fill live tensors; `read` hears of each chunk's bytes, in any thread.
 
         Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
         parsed = self._parsed or self._parse()
-        own = self._own = OwnShard(parsed, pieces)
+        shard_load = self._shard_load = ShardLoad(parsed, pieces)
 
         def deliver(_: stream.Shard, begin: int, view: memoryview) -> None:
-            own.landing.take(begin, view)
+            shard_load.landing.take(begin, view)
             read(len(view))
 
         self._pump.finish(deliver)
         assert self._opened is not None, "what was parsed was opened"
         self._opened.confirm()
-        own.complete()
-        return own
+        shard_load.complete()
+        return shard_load
 
-    def spare(self) -> dict[int, memoryview]:
-        """The chunks that were read and proved so far, by their numbers, when `into` will not be called. Reads no more;
+    def take_proved_chunks(self) -> dict[int, memoryview]:
+        """The chunks that were read and proved so far, by their numbers, when `fill` will not be called. Reads no more;
         what went wrong is left to whoever reads the rest."""
-        return {} if self._error is not None else self._pump.spare()
+        if self._error is not None:
+            return {}
+        return self._pump.spare()
 
     def _parse(self) -> Parsed:
         if self._error is not None:
@@ -305,5 +316,7 @@ class Reading:
         length = shard.head_size(first)
         if length > source.size:
             raise CheckpointError(f"{source.name}: a header of {length} bytes in a file of {source.size}")
-        head = first if length <= len(first) else memoryview(bytearray(source.read(0, length)))
+        head = first
+        if length > len(first):
+            head = memoryview(bytearray(source.read(0, length)))
         return shard.parse(head, source.size)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import ambient, candidates, copier, restore
+from hyperpod_kit.checkpoint import ambient, candidates, memory_copy, restore
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
-from hyperpod_kit.checkpoint.restore_progress import Hear
+from hyperpod_kit.checkpoint.restore_progress import ProgressCallback
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
@@ -30,7 +30,7 @@ def load_state(
     *,
     attempt: str | None = None,
     process_group: dist.ProcessGroup | None = None,
-    progress: Hear | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Restored:
     """Restore `state` from a committed checkpoint of `root`, without a Manager.
 
@@ -66,33 +66,45 @@ def load_state(
             print(f"evaluating step {result.step}")
     """
     where = os.fspath(root)
-    store = open_store(os.path.abspath(where) if is_path(where) else where)
+    if is_path(where):
+        where = os.path.abspath(where)
+    store = open_store(where)
     ranks = Ranks(process_group)
-    nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=copier.cores(1))
-    told = candidates.ResumeFrom(first=attempt, near=False)
+    nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1))
+    resume_from = candidates.ResumeFrom(first=attempt, near=False)
     with torch.inference_mode(False):
         got = restore.restore(
-            ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False, progress=progress
+            ranks,
+            store,
+            state,
+            nearer=nearer,
+            copies_of_ranks=(),
+            resume_from=resume_from,
+            only=attempt,
+            ahead=False,
+            progress=progress,
         ).got
     if isinstance(got, Fresh):
-        raise _nothing(store)
+        raise _no_checkpoint_error(store)
     return got
 
 
 def _run_id(ranks: Ranks, store: Store) -> str:
-    answer: Any = None
-    ranks.meet(None)
+    response: Any = None
+    ranks.handshake(None)
     if ranks.rank == 0:
         try:
-            found = identity.said(store).identity or identity.adopted(store)
-            answer = found.run_id if found is not None else selection.nothing_left(store, ())
+            run_identity = identity.read_run_file(store).identity or identity.infer_identity(store)
+            response = run_identity.run_id if run_identity is not None else selection.no_checkpoint_error(store, ())
         except (CheckpointError, OSError) as err:
-            answer = err if isinstance(err, CheckpointError) else CheckpointError(f"cannot read {store.url}: {err}")
-    answer = ranks.broadcast(answer)
-    if isinstance(answer, Exception):
-        raise answer
-    return str(answer)
+            response = err
+            if not isinstance(err, CheckpointError):
+                response = CheckpointError(f"cannot read {store.url}: {err}")
+    response = ranks.broadcast(response)
+    if isinstance(response, Exception):
+        raise response
+    return str(response)
 
 
-def _nothing(store: Store) -> NoCheckpoint:
+def _no_checkpoint_error(store: Store) -> NoCheckpoint:
     return NoCheckpoint(f"nothing was ever committed under {store.url}")

@@ -36,37 +36,38 @@ def tree_in_memory(slots: Sequence[shm_slots.Slot], key: Key) -> Tree:
 
 
 @contextlib.contextmanager
-def shard_in_memory(slots: Sequence[shm_slots.Slot], held: HeldShard) -> Iterator[ProvedShard]:
+def shard_in_memory(slots: Sequence[shm_slots.Slot], shard_copy: HeldShard) -> Iterator[ProvedShard]:
     """This rank's capture. Raises DigestMismatch, CheckpointError."""
-    slot, page = _slot(slots, held.key)
+    slot, page = _slot(slots, shard_copy.key)
 
     def still_there() -> None:
         after = slot.page
-        if after is None or after.state != SlotState.SEALED or after.key != held.key:
+        if after is None or after.state != SlotState.SEALED or after.key != shard_copy.key:
             raise CheckpointError("the capture was freed while it was read")
 
     image = stream.Mapped(slot.image[: page.shard.size])
     yield ProvedShard(
-        stream.Shard(image, held.size, held.root, name=slot.name.file("img"), chunk=page.shard.chunk), still_there
+        stream.Shard(image, shard_copy.size, shard_copy.root, name=slot.name.file("img"), chunk=page.shard.chunk),
+        still_there,
     )
 
 
-def tree_on_disk(directory: str, run_id: str, rank: int, attempt: str) -> Tree:
+def tree_on_disk(directory: str, run_id: str, rank: int, checkpoint_id: str) -> Tree:
     """The non-tensor state of this rank's part. Raises DigestMismatch, CheckpointError, OSError."""
-    report = local.report(directory, shm_slots.run_hash(run_id), rank, attempt)
-    found = digest.small(report.extra.encode())
-    if found != report.page.shard.extra_root:
-        raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, found)
+    report = local.read_report(directory, shm_slots.run_hash(run_id), rank, checkpoint_id)
+    actual_root = digest.small(report.extra.encode())
+    if actual_root != report.page.shard.extra_root:
+        raise DigestMismatch(layout.report_file(rank), report.page.shard.extra_root, actual_root)
     return dict(json.loads(report.extra))
 
 
 @contextlib.contextmanager
-def shard_on_disk(directory: str, run_id: str, rank: int, held: HeldShard) -> Iterator[ProvedShard]:
+def shard_on_disk(directory: str, run_id: str, rank: int, shard_copy: HeldShard) -> Iterator[ProvedShard]:
     """This rank's part. Raises DigestMismatch, CheckpointError, OSError."""
     run_hash, name = shm_slots.run_hash(run_id), layout.shard_file(rank)
-    chunk = local.report(directory, run_hash, rank, held.attempt).page.shard.chunk
-    reader = local.store(directory, run_hash).open_read(f"{held.attempt}/{name}")
+    chunk = local.read_report(directory, run_hash, rank, shard_copy.checkpoint_id).page.shard.chunk
+    reader = local.open_local_store(directory, run_hash).open_read(f"{shard_copy.checkpoint_id}/{name}")
     try:
-        yield ProvedShard(stream.Shard(reader, held.size, held.root, name=name, chunk=chunk))
+        yield ProvedShard(stream.Shard(reader, shard_copy.size, shard_copy.root, name=name, chunk=chunk))
     finally:
         reader.close()

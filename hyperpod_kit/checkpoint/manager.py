@@ -24,41 +24,41 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import (
     ambient,
     arguments,
-    begun_loaders,
     candidates,
-    copier,
     load,
-    opened,
-    room_on_root,
+    memory_copy,
+    open_managers,
+    root_capacity,
     save_schedule,
+    started_loaders,
     startup,
 )
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
+from hyperpod_kit.checkpoint.agent_event_handler import AgentEventHandler
+from hyperpod_kit.checkpoint.caller_guard import CallerGuard
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.comparing import Comparing
-from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
-from hyperpod_kit.checkpoint.hearing import Hearing
-from hyperpod_kit.checkpoint.numbering import Numbering
-from hyperpod_kit.checkpoint.one_caller import OneCaller
-from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.partner_link import PartnerLink
+from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE, PreemptionSignal
+from hyperpod_kit.checkpoint.recovered_snapshots import RecoveredSnapshots
+from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.restore_progress import Hear, also_told
+from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, with_activity
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.save_ids import SaveIds
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.warned import AGAIN, Warned
+from hyperpod_kit.checkpoint.user_policy import UserPolicy
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
 
 _REST_SECONDS = 30.0
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
 _KEEP = policy.Latest(3)
 _SLOTS = 2
 
@@ -156,32 +156,43 @@ class Manager:
         partners: bool = False,
         save_on_signal: bool = False,
     ) -> None:
-        slots = (_SLOTS if storage_every is None else _SLOTS + 1) if slots is None else slots
+        if slots is None:
+            slots = _SLOTS
+            if storage_every is not None:
+                slots += 1
         if slots < _SLOTS:
             raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
-        warned = Warned(self._ranks, wanted=save_on_signal)
-        self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
+        preemption = PreemptionSignal(self._ranks, enabled=save_on_signal)
+        self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, preemption)
         self._progress = ProgressWriter(waited=data_wait.LOOP.read)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
-        self._caller = OneCaller()
+        self._caller = CallerGuard()
         self._closed: bool | None = None
         self._start = startup.identify(self._ranks, root, run, algorithm)
-        room_on_root.check(self._ranks, self._start.root, keep)
-        comparing = Comparing(compare, self._start.algorithm)
-        threads = copier.cores(self._start.ranks_here)
-        load.warm(self._start.algorithm)
-        directory = os.path.abspath(local) if local is not None else None
-        by_agent = keep.to_json() if keep is not None and policy.is_data(keep) else None
-        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
-        own = OwnPolicy(self._start, None if by_agent or self._ranks.rank else keep)
-        self._hearing = Hearing(self._start.incarnation, self._saves, comparing, self._progress, own)
-        self._agent = startup.start_agent(self._ranks, self._start, options, self._hearing.hear)
+        root_capacity.check(self._ranks, self._start.root, keep)
+        replica_check = ReplicaCheck(compare, self._start.algorithm)
+        threads = memory_copy.copy_threads(self._start.ranks_here)
+        load.warm_up(self._start.algorithm)
+        directory = None
+        if local is not None:
+            directory = os.path.abspath(local)
+        by_agent = None
+        if keep is not None and policy.is_data(keep):
+            by_agent = keep.to_json()
+        options: JsonMessage = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
+        user_policy = UserPolicy(self._start, None if by_agent or self._ranks.rank else keep)
+        self._event_handler = AgentEventHandler(
+            self._start.incarnation, self._saves, replica_check, self._progress, user_policy
+        )
+        self._agent = startup.start_agent(self._ranks, self._start, options, self._event_handler.handle_event)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
         if partners:
             PartnerLink(self._ranks, self._start, self._agent).fetch()
         pool.attach()
-        self._earlier = EarlierCaptures(self._ranks, self._start, self._agent, pool, local=directory, threads=threads)
+        self._recovered = RecoveredSnapshots(
+            self._ranks, self._start, self._agent, pool, local=directory, threads=threads
+        )
         self._staging = Staging(
             self._start.origin(self._ranks),
             self._start.algorithm,
@@ -189,20 +200,20 @@ class Manager:
             threads=threads,
             saves=self._saves,
             agent=self._agent,
-            comparing=comparing,
+            replica_check=replica_check,
             overlap=overlap,
             waiting=self._progress.moved,
         )
         try:
-            self._numbering = Numbering(self._ranks, self._start, self._earlier.keys)
+            self._save_ids = SaveIds(self._ranks, self._start, self._recovered.keys)
         except BaseException:
-            self._agent.let_go()
+            self._agent.detach()
             raise
-        warned.listen()
-        opened.enter(self)
-        if self._numbering.unclaimed:
+        preemption.install()
+        open_managers.enter(self)
+        if self._save_ids.unclaimed:
             warnings.warn(
-                f"nothing can be saved: {self._numbering.unclaimed}; what is there can be restored",
+                f"nothing can be saved: {self._save_ids.unclaimed}; what is there can be restored",
                 RuntimeWarning,
                 stacklevel=3,  # the caller of the Manager, whose constructor is called through `ambient`
             )
@@ -230,11 +241,13 @@ class Manager:
     @property
     def epoch(self) -> int:
         """The number of this start below the root: greater than that of any start before it."""
-        return self._numbering.epoch
+        return self._save_ids.epoch
 
     # --- restore ------------------------------------------------------------------------------------------------
 
-    def restore(self, state: State, *, attempt: str | None = None, progress: Hear | None = None) -> Restored | Fresh:
+    def restore(
+        self, state: State, *, attempt: str | None = None, progress: ProgressCallback | None = None
+    ) -> Restored | Fresh:
         """Restore `state` from the newest checkpoint that all ranks can prove.
 
         All ranks call it, and all get the same. A checkpoint is read from memory where it is there, else from `local`,
@@ -282,23 +295,23 @@ class Manager:
                 result = manager.restore(state)
                 print(f"training begins at step {result.next_step}, after {result.seconds:.1f} s")
         """
-        self._mine()
-        with self._caller.alone("restore"), ambient.without_modes():
+        self._require_usable()
+        with self._caller.exclusive("restore"), ambient.without_modes():
             return self._restore(state, attempt, progress)
 
-    def _restore(self, state: State, attempt: str | None, progress: Hear | None) -> Restored | Fresh:
-        if not self._earlier.is_settled:
-            self._agree(begun_loaders.problem(state.objects))
+    def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
+        if not self._recovered.is_settled:
+            self._raise_any_problem(started_loaders.problem(state.objects))
         self._staging.fence.drain()
         # What is made for a state must be usable by a training step, wherever the restore is called.
         with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
-            progress = also_told(self._progress.moved, progress)
-            found = self._earlier.restore(state, progress, self._numbering.epoch, attempt)
-        if isinstance(found, Restored):
-            self._numbering.follow(found.seq, found.step)
-            self._numbering.descend(found.line)
-            if found.tier == candidates.STORAGE:
-                self._saves.found(found.seq, found.step)
+            progress = with_activity(self._progress.moved, progress)
+            restored = self._recovered.restore(state, progress, self._save_ids.epoch, checkpoint_id)
+        if isinstance(restored, Restored):
+            self._save_ids.follow(restored.seq, restored.step)
+            self._save_ids.descend(restored.line)
+            if restored.tier == candidates.STORAGE:
+                self._saves.record_restored(restored.seq, restored.step)
         self._check(state)
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
         prepare = weakref.WeakMethod(self._prepare)
@@ -309,8 +322,8 @@ class Manager:
                 method(state)
 
         state.when_complete(complete)
-        self._progress.begins(found.next_step)
-        return found
+        self._progress.begins(restored.next_step)
+        return restored
 
     @ambient.without_modes_around
     def peek(self, attempt: str | None = None) -> Peeked | None:
@@ -340,8 +353,8 @@ class Manager:
                 peeked = manager.peek()
                 tokens = peeked.extra.get("tokens", 0) if peeked else 0
         """
-        self._mine()
-        return self._earlier.peek(attempt)
+        self._require_usable()
+        return self._recovered.peek(attempt)
 
     def _check(self, state: State) -> None:
         """Raises StateNotSerializable, on all ranks, for what no save could take: no step is trained for nothing."""
@@ -350,13 +363,13 @@ class Manager:
             state.check(self._ranks)
         except StateNotSerializable as err:
             problem = err
-        self._agree(problem)
+        self._raise_any_problem(problem)
 
-    def _agree(self, problem: CheckpointError | None) -> None:
+    def _raise_any_problem(self, problem: CheckpointError | None) -> None:
         """Raises the problem of this rank, else that of another one. A collective."""
-        others = [found for found in self._ranks.gather(problem) if found is not None]
-        if problem is not None or others:
-            raise problem or others[0]
+        problems = [rank_problem for rank_problem in self._ranks.gather(problem) if rank_problem is not None]
+        if problem is not None or problems:
+            raise problem or problems[0]
 
     def _prepare(self, state: State) -> None:
         """Make and fault in the slots while training goes on; the first save finds them. Raises StateNotSerializable
@@ -397,18 +410,18 @@ class Manager:
                     loss = train_step()
                     manager.step(step, state, metrics={"loss": loss})
         """
-        self._mine()
-        step = arguments.step_of(step)
+        self._require_usable()
+        step = arguments.checked_step(step)
         self._progress.reached(step)
-        self._saves.speak(2)
-        if self._cadences.warned.came():
-            self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
+        self._saves.emit_warnings(2)
+        if self._cadences.preemption.poll():
+            self._save(step, state, "wait", arguments.checked_metrics(metrics), "storage")
             self.close()
-            raise SystemExit(AGAIN)
+            raise SystemExit(REQUEUE_EXIT_CODE)
         tier = self._cadences.due(step)
         if tier is None and self._saves.trouble is None:
             return None
-        return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
+        return self._save(step, state, "skip", arguments.checked_metrics(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
         """Report that `step` is completed, in a loop that decides itself when to save.
@@ -435,10 +448,10 @@ class Manager:
                     if not manager.reached(step) or is_due(step):
                         manager.save(step, state)
         """
-        self._mine()
-        self._progress.reached(arguments.step_of(step))
-        self._cadences.warned.came()
-        self._saves.speak(2)
+        self._require_usable()
+        self._progress.reached(arguments.checked_step(step))
+        self._cadences.preemption.poll()
+        self._saves.emit_warnings(2)
         return self._saves.trouble is None
 
     def evaluation(self) -> AbstractContextManager[None]:
@@ -458,7 +471,7 @@ class Manager:
                 with manager.evaluation():
                     loss = evaluate()
         """
-        self._mine()
+        self._require_usable()
         return self._progress.phase(Phase.EVALUATION)
 
     @property
@@ -467,7 +480,7 @@ class Manager:
 
         It is the same on all ranks. When it is True, save with `on_busy="wait"`, close, and end with exit code 75.
         """
-        return self._cadences.warned.found
+        return self._cadences.preemption.is_set
 
     def save(
         self,
@@ -517,14 +530,14 @@ class Manager:
                 print(f"training stood still for {handle.stall_ms:.1f} ms")
                 handle.wait("durable", timeout=60)
         """
-        self._mine()
-        step = arguments.step_of(step)
+        self._require_usable()
+        step = arguments.checked_step(step)
         self._progress.reached(step)
         if on_busy not in ("skip", "wait", "replace"):
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         if tier not in save_schedule.TIERS:
             raise ValueError(f"tier is {tier!r}, expected 'storage' or 'memory'")
-        return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
+        return self._save(step, state, on_busy, arguments.checked_metrics(metrics), tier)
 
     def _save(
         self,
@@ -534,27 +547,27 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._progress.phase(Phase.SAVE), self._caller.alone("save"), ambient.without_modes():
+        with self._progress.phase(Phase.SAVE), self._caller.exclusive("save"), ambient.without_modes():
             begin = time.perf_counter()
-            if self._saves.taken is not None and self._saves.trouble is not None:
+            if self._saves.taken_by is not None and self._saves.trouble is not None:
                 raise self._saves.trouble
             self._staging.fence.drain()
-            self._earlier.pass_over()
-            if self._numbering.unclaimed:
-                self._numbering.claim()
+            self._recovered.require_nothing_to_restore()
+            if self._save_ids.unclaimed:
+                self._save_ids.claim()
             tensors = state.tensors(self._ranks)
             tensors.tree["save"] = {
-                "parent": self._numbering.parent,
-                "line": self._numbering.line,
+                "parent": self._save_ids.parent,
+                "line": self._save_ids.line,
                 "metrics": metrics,
             }
-            handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq(), tier)
-            if self._numbering.unclaimed:
-                self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)
+            handle = self._saves.new(step, self._save_ids.epoch, self._save_ids.next_seq(), tier)
+            if self._save_ids.unclaimed:
+                self._saves.end_without_success(handle, SaveState.FAILED, self._save_ids.unclaimed)
             elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
-                self._numbering.follow(handle.seq, step)
+                self._save_ids.follow(handle.seq, step)
             handle.stall_ms = (time.perf_counter() - begin) * 1000.0
-            self._saves.speak(3)
+            self._saves.emit_warnings(3)
             trouble = self._saves.trouble
             if trouble is not None:
                 raise trouble
@@ -576,7 +589,7 @@ class Manager:
         """
         self._staging.fence.wait()
 
-    def _mine(self) -> None:
+    def _require_usable(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
         if not self._caller.is_here:
             raise CheckpointError(
@@ -613,29 +626,36 @@ class Manager:
         """
         if self._closed is not None and self._caller.is_here:
             return self._closed
-        self._mine()
+        self._require_usable()
         self._progress.enter(Phase.CLOSE)
-        self._cadences.warned.let_go()
+        self._cadences.preemption.uninstall()
         self._staging.close()
         self._agent.send(Close())
         begin = time.monotonic()
-        done = self._agent.wait_end(_LOOK if drain is None else drain)
+        patience = drain
+        if patience is None:
+            patience = _POLL_SECONDS
+        done = self._agent.wait_exit(patience)
         while not done and drain is None and self._saves.stalled is None:
             self._progress.moved()  # the agent itself says when nothing moves
-            done = self._agent.wait_end(_LOOK)
+            done = self._agent.wait_exit(_POLL_SECONDS)
         if not done:
-            waited, why = time.monotonic() - begin, self._saves.stalled
-            self._saves.say(
-                f"saves were not durable after {waited:.0f} s{f' ({why})' if why else ''}; "
-                f"the agent (pid {self._agent.pid}) goes on"
+            waited, reason = time.monotonic() - begin, self._saves.stalled
+            cause = ""
+            if reason:
+                cause = f" ({reason})"
+            self._saves.warn_later(
+                f"saves were not durable after {waited:.0f} s{cause}; the agent (pid {self._agent.pid}) goes on"
             )
-        self._hearing.own_policy.close()
-        self._closed = done and self._agent.clean and self._saves.all_safe
-        opened.leave(self)
+        self._event_handler.user_policy.close()
+        self._closed = done and self._agent.ended_cleanly and self._saves.all_safe
+        open_managers.leave(self)
         newest = self._saves.newest
         if newest is not None and done and not self._saves.all_safe:
-            self._saves.say(f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}")
-        self._saves.speak(2)
+            self._saves.warn_later(
+                f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}"
+            )
+        self._saves.emit_warnings(2)
         self._progress.enter(Phase.OVER)
         return self._closed
 
@@ -657,11 +677,11 @@ class Manager:
             return
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
         self.rest()
-        self._cadences.warned.let_go()
+        self._cadences.preemption.uninstall()
         self._closed = False
-        self._staging.let_go()
-        self._agent.let_go()
-        opened.leave(self)
+        self._staging.detach()
+        self._agent.detach()
+        open_managers.leave(self)
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """A notebook that runs a cell again, or deletes the name, has lost it: the next Manager of the root closes it.
@@ -669,7 +689,7 @@ class Manager:
         if is_ending():
             return  # the modules are gone
         if getattr(self, "_closed", False) is None and self._caller.is_here:
-            opened.forget(self)
+            open_managers.forget(self)
 
     def rest(self) -> None:
         """Stop this Manager's threads from running inside torch; called before the interpreter ends."""

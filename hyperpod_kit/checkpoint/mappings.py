@@ -18,7 +18,7 @@ _OF_COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (collections
 _FACTORIES: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, bytes, list, dict, set, tuple)}
 
 
-def words_of(value: dict[Any, Any]) -> dict[str, str]:
+def class_fields(value: dict[Any, Any]) -> dict[str, str]:
     """What the record of a dict says of its class: nothing of one that comes back as a plain dict."""
     kind = type(value)
     if kind is dict:
@@ -26,22 +26,28 @@ def words_of(value: dict[Any, Any]) -> dict[str, str]:
     if _OF_COLLECTIONS.get(kind.__name__) is kind:
         return {CLASS: kind.__name__}
     if isinstance(value, collections.defaultdict):
-        return _words_of_default(value)
-    name = typed_values.name_of(kind) if _is_its_items(kind) and not vars(value) else None
-    return {} if name is None else {CLASS: name}
+        return _default_fields(value)
+    name = None
+    if _is_plain_mapping(kind) and not vars(value):
+        name = typed_values.name_of(kind)
+    if name is None:
+        return {}
+    return {CLASS: name}
 
 
-def _words_of_default(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
+def _default_fields(value: collections.defaultdict[Any, Any]) -> dict[str, str]:
     factory: Any = value.default_factory
     if type(value) is not collections.defaultdict:
         return {}
     if factory is None:
         return {CLASS: "defaultdict"}
     name = getattr(factory, "__name__", "")
-    return {CLASS: "defaultdict", FACTORY: name} if _FACTORIES.get(name) is factory else {}
+    if _FACTORIES.get(name) is factory:
+        return {CLASS: "defaultdict", FACTORY: name}
+    return {}
 
 
-def made(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[Any, Any]:
+def rebuild(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[Any, Any]:
     """The dict of a record. With `plain` one of a class that the program does not have is a plain dict.
 
     Raises CheckpointError.
@@ -52,23 +58,23 @@ def made(record: dict[str, Any], items: dict[Any, Any], *, plain: bool) -> dict[
     if name == "defaultdict":
         return collections.defaultdict(_FACTORIES.get(record.get(FACTORY, "")), items)
     if name in _OF_COLLECTIONS:
-        found: dict[Any, Any] = _OF_COLLECTIONS[name]()
-        found.update(items)
-        return found
+        mapping: dict[Any, Any] = _OF_COLLECTIONS[name]()
+        mapping.update(items)
+        return mapping
     try:
         kind = typed_values.class_of(name)
     except CheckpointError:
         if plain:
             return items
         raise
-    if not _is_its_items(kind):
+    if not _is_plain_mapping(kind):
         raise CheckpointError(f"{name} is not of the kind that it was when it was saved (dict)")
-    found = dict.__new__(kind)
-    dict.update(found, items)
-    return found
+    mapping = dict.__new__(kind)
+    dict.update(mapping, items)
+    return mapping
 
 
-def _is_its_items(kind: type) -> bool:
+def _is_plain_mapping(kind: type) -> bool:
     """Whether an object of that class is the items of a dict, as `copy` and `pickle` see it."""
     *classes, base, _ = kind.__mro__
     return base is dict and bool(classes) and not any(map(typed_values.has_code_of_its_own, classes))

@@ -15,11 +15,16 @@ from hyperpod_kit.checkpoint.tensors import Collector, TensorUse
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
-def bare(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The model inside DDP and torch.compile."""
-    inner = model.module if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
-    inner = getattr(model, "_orig_mod", None) if inner is None else inner
-    return bare(inner) if isinstance(inner, torch.nn.Module) else model
+    inner = None
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        inner = model.module
+    if inner is None:
+        inner = getattr(model, "_orig_mod", None)
+    if isinstance(inner, torch.nn.Module):
+        return unwrap(inner)
+    return model
 
 
 def fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
@@ -51,7 +56,7 @@ def encode(
 
     def take_as(use: TensorUse, path: str, tensor: torch.Tensor) -> dict[str, Any]:
         # A module may give a buffer another shape or type as it goes.
-        return codec.described(collector.take(path, tensor, use), tensor)
+        return codec.describe_tensor(collector.take(path, tensor, use), tensor)
 
     for name, value in model.state_dict(keep_vars=True).items():
         if name in left_out:
@@ -59,14 +64,18 @@ def encode(
         plain = plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         is_weight = name in parameters and name not in sent
-        take = weight if is_weight else partial(take_as, buffer_use(name, sent))
+        take: codec.Take = weight
+        if not is_weight:
+            take = partial(take_as, buffer_use(name, sent))
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
 
 
 def buffer_use(name: str, sent: Set[str]) -> TensorUse:
     """What a tensor that is no parameter is for."""
-    return TensorUse.SENT_BUFFER if name in sent else TensorUse.BUFFER
+    if name in sent:
+        return TensorUse.SENT_BUFFER
+    return TensorUse.BUFFER
 
 
 def frozen(model: torch.nn.Module) -> frozenset[str]:
@@ -74,7 +83,7 @@ def frozen(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(name for name, param in model.named_parameters(remove_duplicate=False) if not param.requires_grad)
 
 
-def held_back(module: torch.nn.Module) -> list[str]:
+def nonpersistent_names(module: torch.nn.Module) -> list[str]:
     """Where nothing of a module is in its state_dict: what it has and declares to be of no checkpoint, non-persistent
     buffers and the states of a torchmetrics Metric."""
     # Where there are parameters it may be a collective.
@@ -84,8 +93,15 @@ def held_back(module: torch.nn.Module) -> list[str]:
     for prefix, each in module.named_modules():
         declared = vars(each).get("_persistent")  # torchmetrics' own, by the name of the state
         if isinstance(declared, dict):
-            names += [f"{prefix}.{name}" if prefix else str(name) for name, kept in declared.items() if not kept]
+            names += [_joined(prefix, str(name)) for name, is_persistent in declared.items() if not is_persistent]
     return names
+
+
+def _joined(prefix: str, name: str) -> str:
+    """Put the name of a module before that of its part; the outermost module has none."""
+    if prefix:
+        return f"{prefix}.{name}"
+    return name
 
 
 class Loader:
@@ -100,14 +116,13 @@ class Loader:
         self._uses.update((plain_name(name), buffer_use(name, sent)) for name in sent)
         self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
         # A ScriptModule's has no other way to be gone through than `items`.
-        buffers = {
-            plain_name(f"{name}.{key}" if name else key): (module, key)
-            for name, module in model.named_modules()
-            for key, _ in module._buffers.items()
-            if key not in module._non_persistent_buffers_set
-        }
-        self._late = {name: place for name, place in buffers.items() if place[0]._buffers[place[1]] is None}
-        self._buffers = {name: place for name, place in buffers.items() if name not in self._late}
+        buffers = {}
+        for name, module in model.named_modules():
+            for key, _ in module._buffers.items():
+                if key not in module._non_persistent_buffers_set:
+                    buffers[plain_name(_joined(name, key))] = module, key
+        self._late = {name: slot for name, slot in buffers.items() if slot[0]._buffers[slot[1]] is None}
+        self._buffers = {name: slot for name, slot in buffers.items() if name not in self._late}
 
     @property
     def device(self) -> torch.device:
@@ -179,8 +194,8 @@ def is_extra_state(name: str) -> bool:
 def _loads_itself(module: torch.nn.Module) -> bool:
     """Whether a module has code of its own that must see what is loaded."""
     function = type(module)._load_from_state_dict
-    theirs = not function.__module__.startswith("torch.nn.modules.")
-    return theirs or _has_hooks(module)
+    is_overridden = not function.__module__.startswith("torch.nn.modules.")
+    return is_overridden or _has_hooks(module)
 
 
 def plain_name(name: str) -> str:
@@ -191,7 +206,7 @@ def plain_name(name: str) -> str:
 
 
 def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
-    part = sharding.holder(tensor)
+    part = sharding.unwrap_dtensor(tensor)
     if not sharding.is_plain(part):
         return part.device, id(part)  # the memory is that of its parts
     return part.device, part.untyped_storage().data_ptr()

@@ -45,7 +45,7 @@ _CONSOLIDATED = (
 )
 
 
-def state_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[str, Any]:
+def named_state(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[str, Any]:
     """`optimizer.state_dict()` with names in place of numbers; its tensors are the live ones."""
     try:
         body = optimizer.state_dict()
@@ -53,12 +53,15 @@ def state_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[
         if not hasattr(optimizer, "consolidate_state_dict"):
             raise
         raise StateNotSerializable("state", f"state of {class_of(optimizer)}: {err}", hint=_CONSOLIDATED) from err
-    if not is_usual(body):
+    if not is_standard_form(body):
         return body  # a wrapper with a format of its own
     names = names_of(optimizer, fqns)
-    state = {
-        names[key] if type(key) is int and key < len(names) else key: value for key, value in body["state"].items()
-    }
+    state: dict[Any, Any] = {}
+    for key, value in body["state"].items():
+        if type(key) is int and key < len(names):
+            state[names[key]] = value
+        else:
+            state[key] = value
     if len(state) != len(body["state"]):
         twice = next(key for key in body["state"] if type(key) is str and key in names)
         raise StateNotSerializable(f"state.{twice}", "value of an optimizer under the name of a parameter")
@@ -71,12 +74,12 @@ def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fq
     the state from that."""
 
     def described(path: str, tensor: torch.Tensor) -> dict[str, Any]:
-        return codec.described(collector.take(path, tensor), tensor)
+        return codec.describe_tensor(collector.take(path, tensor), tensor)
 
-    body = state_of(optimizer, fqns)
-    if not is_usual(body) and not isinstance(optimizer, torch.optim.Optimizer):
+    body = named_state(optimizer, fqns)
+    if not is_standard_form(body) and not isinstance(optimizer, torch.optim.Optimizer):
         return codec.encode(body, path, partial(_take_whole, described, class_of(optimizer)))
-    if not is_usual(body) or any(type(key) is not str for key in body["state"]):
+    if not is_standard_form(body) or any(type(key) is not str for key in body["state"]):
         return codec.encode(body, path, described)
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
     params = dict(zip(names_of(optimizer, fqns), inside, strict=True))
@@ -104,16 +107,18 @@ def _take(collector: Collector, param: torch.Tensor | None, path: str, tensor: t
     taken = collector.take(path, tensor)
     if param is not None and tensor.dtype is param.dtype and tensor.shape == param.shape:
         return taken
-    record = codec.described(taken, tensor)
-    return {**record, codec.DIVIDED: sharding.placement_words(tensor)} if sharding.is_dtensor(tensor) else record
+    record = codec.describe_tensor(taken, tensor)
+    if sharding.is_dtensor(tensor):
+        return {**record, codec.DIVIDED: sharding.placement_codes(tensor)}
+    return record
 
 
-def is_usual(body: Any) -> bool:
+def is_standard_form(body: Any) -> bool:
     """Whether a state dict, or the tree of one, has the form of torch's own optimizers."""
     return set(body) == {"state", GROUPS}
 
 
-def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def unwrap(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer inside a wrapper that has no state of its own (Accelerate's)."""
     inner = getattr(optimizer, "optimizer", None)
     if not isinstance(inner, torch.optim.Optimizer) or inner is optimizer:
@@ -121,13 +126,13 @@ def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     if (
         optimizer.state is not inner.state
         or optimizer.param_groups is not inner.param_groups
-        or not is_usual(optimizer.state_dict())
+        or not is_standard_form(optimizer.state_dict())
     ):
         return optimizer  # a Lookahead, say, with weights of its own
-    return bare(inner)
+    return unwrap(inner)
 
 
-def stepper(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
+def hookable_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
     """Where the hooks of a step are: the optimizer, or the one that a wrapper drives which is an Optimizer in name only
     and has none. None: nowhere."""
     if hasattr(optimizer, "_optimizer_step_post_hooks"):
@@ -135,7 +140,7 @@ def stepper(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer | None:
     for name in ("optimizer", "base_optimizer"):
         inner = getattr(optimizer, name, None)
         if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer:
-            return stepper(inner)
+            return hookable_optimizer(inner)
     return None
 
 
@@ -147,7 +152,7 @@ def class_of(optimizer: object) -> str:
 def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
     """Raises CheckpointError when the groups or their parameters are not those of this optimizer. Code of its own that
     loads may divide them into groups as it likes."""
-    if not is_usual(tree):
+    if not is_standard_form(tree):
         return
     names = names_of(optimizer, fqns)
     saved = [name for group in tree[GROUPS] for name in group[PARAMS]]
@@ -168,7 +173,7 @@ def compare_class(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None
     if saved is None or saved.rpartition(".")[2] == here.rpartition(".")[2]:
         return None
     differ = f"{path} is {here} here, and the checkpoint's is {saved}"
-    usual = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict and is_usual(tree)
+    usual = type(optimizer).load_state_dict is torch.optim.Optimizer.load_state_dict and is_standard_form(tree)
     if usual and tree["state"]:
         keys = [
             {key for values in states if isinstance(values, Mapping) for key in values}

@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, sharding
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.optimizer import GROUPS, PARAMS, is_usual, names_of
+from hyperpod_kit.checkpoint.optimizer import GROUPS, PARAMS, is_standard_form, names_of
 
 _STEP = "step"
 _LOAD_PRE, _LOAD_POST = "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"
@@ -25,7 +25,7 @@ _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 def loads_itself(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
     """Whether the optimizer's own code loads, and not what is here."""
-    return type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_usual(tree)
+    return type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_standard_form(tree)
 
 
 def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
@@ -53,7 +53,7 @@ def prepare(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str]
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
         param = params.get(name, name)
-        optimizer.state[param] = _made(values, param, groups.get(id(param), {}))
+        optimizer.state[param] = _allocate(values, param, groups.get(id(param), {}))
     return True
 
 
@@ -77,7 +77,7 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
                 if param.requires_grad:
                     param.grad = torch.zeros_like(param)
             if rate is not None:
-                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+                group["lr"] = _zero_like(rate)
         with _without_step_hooks(optimizer):
             optimizer.step()
     except Exception:
@@ -91,35 +91,42 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
     return bool(optimizer.state)
 
 
+def _zero_like(rate: Any) -> Any:
+    """Make a learning rate of zero, a tensor where that is one."""
+    if isinstance(rate, torch.Tensor):
+        return torch.zeros_like(rate)
+    return 0.0
+
+
 @contextmanager
 def _without_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Those of the program count steps, average weights, log: a step that trains nothing is none for them."""
     module = sys.modules[torch.optim.Optimizer.__module__]
-    everybodys = [getattr(module, f"_global_optimizer_{kind}_hooks", {}) for kind in ("pre", "post")]
-    kept = [dict(hooks) for hooks in everybodys]
-    own = {name: getattr(optimizer, name) for name in _STEP_HOOKS if hasattr(optimizer, name)}
+    global_hooks = [getattr(module, f"_global_optimizer_{kind}_hooks", {}) for kind in ("pre", "post")]
+    saved_hooks = [dict(hooks) for hooks in global_hooks]
+    instance_hooks = {name: getattr(optimizer, name) for name in _STEP_HOOKS if hasattr(optimizer, name)}
     try:
-        for hooks in everybodys:
+        for hooks in global_hooks:
             hooks.clear()
-        for name in own:
+        for name in instance_hooks:
             setattr(optimizer, name, OrderedDict())
         yield
     finally:
-        for hooks, before in zip(everybodys, kept, strict=True):
+        for hooks, before in zip(global_hooks, saved_hooks, strict=True):
             hooks.update(before)
-        for name, before in own.items():
+        for name, before in instance_hooks.items():
             setattr(optimizer, name, before)
 
 
-def _made(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
+def _allocate(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
     """What the optimizer holds for a parameter, with memory for its tensors."""
     if isinstance(saved, dict) and saved.get("$") == "tensor":
         return new_tensor(saved, param, group, key)
-    held = codec.children(saved)
-    if isinstance(held, dict):
-        return {name: _made(item, param, group, name) for name, item in held.items()}
-    if held is not None:
-        return type(held)(_made(item, param, group, key) for item in held)
+    saved_children = codec.children(saved)
+    if isinstance(saved_children, dict):
+        return {name: _allocate(item, param, group, name) for name, item in saved_children.items()}
+    if saved_children is not None:
+        return type(saved_children)(_allocate(item, param, group, key) for item in saved_children)
     return saved  # a number, say: its value comes with the rest
 
 
@@ -128,43 +135,52 @@ def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key
     where it has its shape; a count of steps is on the host where no kernel reads it."""
     if not isinstance(param, torch.Tensor):
         return torch.empty(record.get("s", ()), dtype=TYPES[record.get("t", "F32")], device="cpu")
-    dtype = TYPES[record["t"]] if "t" in record else param.dtype
-    shape = torch.Size(record["s"]) if "s" in record else param.shape
+    dtype, shape = param.dtype, param.shape
+    if "t" in record:
+        dtype = TYPES[record["t"]]
+    if "s" in record:
+        shape = torch.Size(record["s"])
     on_host = key == _STEP and not (group.get("capturable") or group.get("fused"))
-    device = torch.device("cpu") if on_host else param.device
+    device = param.device
+    if on_host:
+        device = torch.device("cpu")
     if shape != param.shape:
         if codec.DIVIDED in record and sharding.is_dtensor(param):
-            return _divided_as_saved(record[codec.DIVIDED], shape, dtype, param)
+            return _allocate_dtensor(record[codec.DIVIDED], shape, dtype, param)
         return torch.empty(shape, dtype=dtype, device=device)
-    local = sharding.holder(param)
+    local = sharding.unwrap_dtensor(param)
     if sharding.is_plain(local):
         local = torch.empty_like(local.detach(), dtype=dtype, device=device)
     else:
         local = torch.empty(local.shape, dtype=dtype, device=device)
-    return like(param, local) if sharding.is_dtensor(param) else local
+    if sharding.is_dtensor(param):
+        return dtensor_like(param, local)
+    return local
 
 
-def _divided_as_saved(words: list[str], shape: torch.Size, dtype: torch.dtype, param: Any) -> torch.Tensor:
+def _allocate_dtensor(placement_codes: list[str], shape: torch.Size, dtype: torch.dtype, param: Any) -> torch.Tensor:
     """A DTensor on the mesh of its parameter, divided as when it was saved; whole on each rank where the mesh has other
     dimensions now."""
     from torch.distributed.tensor import Replicate, Shard, empty
 
     mesh = param.device_mesh
     placements: list[Any] = [Replicate()] * mesh.ndim
-    if len(words) == mesh.ndim:
-        placements = [Shard(int(word[1:])) if word.startswith("S") else Replicate() for word in words]
-    made: torch.Tensor = empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
-    return made
+    if len(placement_codes) == mesh.ndim:
+        for dim, code in enumerate(placement_codes):
+            if code.startswith("S"):
+                placements[dim] = Shard(int(code[1:]))
+    dtensor: torch.Tensor = empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
+    return dtensor
 
 
-def like(param: Any, local: torch.Tensor) -> torch.Tensor:
+def dtensor_like(param: Any, local: torch.Tensor) -> torch.Tensor:
     """A DTensor of these local parts, divided as the parameter."""
     from torch.distributed.tensor import DTensor
 
-    made: torch.Tensor = DTensor.from_local(
+    dtensor: torch.Tensor = DTensor.from_local(
         local, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
     )
-    return made
+    return dtensor
 
 
 def misfits(
@@ -175,7 +191,7 @@ def misfits(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, memory for it) of each described tensor of the state that is not here, or is of another type or shape.
     `here(name)`: the tensor that is."""
-    if not is_usual(tree):
+    if not is_standard_form(tree):
         return
     params, groups = _params(optimizer, fqns), _groups(optimizer)
     for name, values in tree["state"].items():
@@ -195,7 +211,9 @@ def misfits(
 def _described(record: dict[str, Any], param: Any) -> tuple[torch.dtype, torch.Size] | None:
     if "t" in record:
         return TYPES[record["t"]], torch.Size(record["s"])
-    return (param.dtype, param.shape) if isinstance(param, torch.Tensor) else None
+    if isinstance(param, torch.Tensor):
+        return (param.dtype, param.shape)
+    return None
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
@@ -229,9 +247,9 @@ class Adoption:
         inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
         self._params = list(inside)
         self._live, self._wholes, self._tensor = live, wholes, tensor
-        self._filled = {id(one) for one in (*live.values(), *wholes.values())}
+        self._filled = {id(target) for target in (*live.values(), *wholes.values())}
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Raises what the optimizer's own code and its hooks raise."""
         optimizer = self._optimizer
         body = codec.decode(self._tree, self._leaf, wholes=self._wholes)
@@ -248,7 +266,9 @@ class Adoption:
         for key in [key for key in optimizer.state if numbers.get(id(key), key) not in body["state"]]:
             del optimizer.state[key]
         for key, values in body["state"].items():
-            param = self._params[key] if type(key) is int and key < len(self._params) else key
+            param = key
+            if type(key) is int and key < len(self._params):
+                param = self._params[key]
             optimizer.state[param] = self._placed(values, param)
         if type(optimizer).__setstate__ is not torch.optim.Optimizer.__setstate__:
             optimizer.__setstate__({"state": optimizer.state, GROUPS: optimizer.param_groups})
@@ -256,12 +276,16 @@ class Adoption:
             hook(optimizer)
 
     def _leaf(self, name: str) -> torch.Tensor:
-        return self._live[name] if name in self._live else self._tensor(name)
+        if name in self._live:
+            return self._live[name]
+        return self._tensor(name)
 
     def _placed(self, value: Any, param: Any) -> Any:
         """The values as they are, in containers of their kinds; tensors that have just been read where they belong."""
         if isinstance(value, torch.Tensor):
-            return value if id(value) in self._filled else _beside(param, value)
+            if id(value) in self._filled:
+                return value
+            return _move_beside(param, value)
         if type(value) is dict:
             return {key: self._placed(item, param) for key, item in value.items()}
         if type(value) in (list, tuple):
@@ -271,7 +295,7 @@ class Adoption:
     def _keep_types(self, body: dict[str, Any]) -> None:
         """Undo that `Optimizer.load_state_dict`, which the optimizer's own code calls, rounds state to the type of its
         parameter."""
-        if not is_usual(body):
+        if not is_standard_form(body):
             return
         by_name = dict(zip(self._names, self._params, strict=True))
         state = getattr(self._optimizer, "state", {})
@@ -290,11 +314,11 @@ def _is_rounded(now: Any, saved: Any) -> bool:
         return False
     if now.dtype == saved.dtype or now.shape != saved.shape or saved.dtype not in NAMES:
         return False
-    parts = sharding.holder(now), sharding.holder(saved)
+    parts = sharding.unwrap_dtensor(now), sharding.unwrap_dtensor(saved)
     return all(map(sharding.is_plain, parts)) and torch.equal(parts[0], parts[1].to(parts[0]))
 
 
-def _beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
+def _move_beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
     """A state tensor without a live target: sharded and placed as its parameter when it has its shape."""
     if not isinstance(param, torch.Tensor) or sharding.is_dtensor(loaded) or loaded.dim() == 0:
         return loaded
@@ -302,12 +326,12 @@ def _beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
         return loaded.to(param.device)
     if loaded.shape != sharding.local(param).shape:
         return loaded
-    return like(param, loaded.to(param.device))
+    return dtensor_like(param, loaded.to(param.device))
 
 
 def _numbered(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Undo the renaming of `optimizer.state_of`."""
-    if not is_usual(body):
+    if not is_standard_form(body):
         return body
     number = {name: index for index, name in enumerate(names)}
     state = {number.get(key, key): value for key, value in body["state"].items()}

@@ -9,7 +9,7 @@ Node = tuple[str, str]
 """A host, and where in it the shared memory is."""
 
 
-class RankPlace(NamedTuple):
+class RankNode(NamedTuple):
     """Where a rank is. `switch`: what its node hangs on, by Slurm's topology ("" where there is none)."""
 
     node: Node
@@ -22,7 +22,7 @@ def switch_of(env: Mapping[str, str]) -> str:
     return env.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]
 
 
-def partners(places: Sequence[RankPlace]) -> list[int | None]:
+def partners(rank_nodes: Sequence[RankNode]) -> list[int | None]:
     """By rank, the rank whose agent holds its copies: on the node that is half a ring of all nodes further on.
 
     The nodes of a switch are side by side in the ring, so it is one of another switch wherever no switch has more than
@@ -31,14 +31,16 @@ def partners(places: Sequence[RankPlace]) -> list[int | None]:
     """
     nodes: dict[Node, list[int]] = {}
     switches: dict[str, list[Node]] = {}
-    for rank, place in enumerate(places):
-        if place.node not in nodes:
-            switches.setdefault(place.switch, []).append(place.node)
-        nodes.setdefault(place.node, []).append(rank)
+    for rank, rank_node in enumerate(rank_nodes):
+        if rank_node.node not in nodes:
+            switches.setdefault(rank_node.switch, []).append(rank_node.node)
+        nodes.setdefault(rank_node.node, []).append(rank)
     ring = [node for _, members in sorted(switches.items()) for node in members]
-    found: list[int | None] = [None] * len(places)
+    partner_of: list[int | None] = [None] * len(rank_nodes)
     for at, node in enumerate(ring):
         other = nodes[ring[(at + len(ring) // 2) % len(ring)]]
-        for number, rank in enumerate(nodes[node] if len(ring) > 1 else ()):
-            found[rank] = other[number % len(other)]
-    return found
+        if len(ring) == 1:
+            continue
+        for number, rank in enumerate(nodes[node]):
+            partner_of[rank] = other[number % len(other)]
+    return partner_of

@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.patient import patient
+from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
 from hyperpod_kit.checkpoint.results import Peeked
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -25,8 +25,8 @@ def peek(
     store: Store,
     *,
     nearer: NearerTiers,
-    held: Sequence[Sequence[HeldShard]],
-    told: ResumeFrom,
+    copies_of_ranks: Sequence[Sequence[HeldShard]],
+    resume_from: ResumeFrom,
     only: str | None = None,
 ) -> Peeked | None:
     """What rank 0 saved of the newest candidate whose beginning all ranks can prove, the same on all ranks; None where
@@ -35,30 +35,32 @@ def peek(
 
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable, CheckpointError.
     """
-    store = patient(store)
+    store = with_retries(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    for candidate in candidates.newest_first(ranks, store, held, told, only):
+    for candidate in candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only):
         committed = committed or candidate.committed
         lost = lost or candidate.lost
-        if candidate.passed:
-            rejected.append((candidate.attempt, candidate.passed))
+        if candidate.skip_reason:
+            rejected.append((candidate.checkpoint_id, candidate.skip_reason))
             continue
         with contextlib.closing(CandidateRun(ranks, store, nearer, candidate)) as run:
-            tree = run.walk(rejected, lambda header: header.tree)
+            tree = run.try_tiers(rejected, lambda header: header.tree)
         if tree is not None:
-            extra, said = ranks.broadcast((tree["extra"], tree.get("save") or {}))
+            extra, save_record = ranks.broadcast((tree["extra"], tree.get("save") or {}))
             name = candidate.name
             return Peeked(
                 name.step,
                 name.epoch,
                 name.seq,
-                candidate.attempt,
+                candidate.checkpoint_id,
                 codec.decode(extra, lambda _: None, plain=True),  # type: ignore[arg-type, return-value]  # a place is all it is
-                manifest.numbers(said.get("metrics") or {}),
+                manifest.numbers(save_record.get("metrics") or {}),
                 tuple(rejected),
             )
-    if committed and not ranks.broadcast(told.fresh):
-        hint = commit_records.hint(store.url) if lost else None
+    if committed and not ranks.broadcast(resume_from.fresh):
+        hint = None
+        if lost:
+            hint = commit_records.hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     return None

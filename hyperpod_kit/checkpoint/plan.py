@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.checkpoint import replica_assignment
 from hyperpod_kit.checkpoint.agent.control_page import ShardFacts
-from hyperpod_kit.checkpoint.repository import digest, own_tree
+from hyperpod_kit.checkpoint.repository import digest, rank_extra_state
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 
@@ -13,10 +13,10 @@ class SavePlan:
     """One rank's part of every save of such tensors. Depends on their specs and layouts only."""
 
     def __init__(
-        self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str, own: int = 0
+        self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str, tree_bytes: int = 0
     ) -> None:
-        """`own`: bytes of the rank's own tree, which is to lie in the shard."""
-        owners = replica_assignment.owner(tensors.pieces)
+        """`tree_bytes`: bytes of the rank's own tree, which is to lie in the shard."""
+        owners = replica_assignment.assign_owners(tensors.pieces)
         self._numbers = tuple(
             n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
         )
@@ -24,7 +24,7 @@ class SavePlan:
         self._outline = tensors.outline
         self.fingerprint = tensors.plan
         self._shared = tensors.shared
-        self._first = sum(piece.spec.first and not piece.own for piece in pieces)
+        self._first = sum(piece.spec.first and not piece.is_per_rank for piece in pieces)
         self._algorithm = algorithm
         self.layout: ShardLayout = lay_out(
             [piece.spec for piece in pieces],
@@ -33,12 +33,12 @@ class SavePlan:
             run=run_id,
             plan=tensors.plan,
             algorithm=algorithm,
-            tree=own_tree.room_for(own),
+            tree=rank_extra_state.reserved_size(tree_bytes),
         )
 
-    def fits(self, tensors: StateTensors, own: int = 0) -> bool:
+    def fits(self, tensors: StateTensors, tree_bytes: int = 0) -> bool:
         begin, end = self.layout.tree
-        return own <= end - begin and (
+        return tree_bytes <= end - begin and (
             tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)
         )
 

@@ -9,12 +9,12 @@ import torch
 
 from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agreement import Agreement
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.reason import Reason
-from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.errors import CheckpointError
 
 
-def agree(everybody: Agreement, objects: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+def agree(agreement: Agreement, objects: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """All ranks compare the positions that their loaders would go to, before anything of the state is changed.
 
     A loader is an object with `position_of(state)`, which raises CheckpointError for a state that is no position, and
@@ -24,7 +24,7 @@ def agree(everybody: Agreement, objects: Mapping[str, Any], tree: Mapping[str, A
     if not loaders:
         return
 
-    def look() -> tuple[None, tuple[dict[str, int], tuple[str, str | None] | None]]:
+    def read_positions() -> tuple[None, tuple[dict[str, int], tuple[str, str | None] | None]]:
         positions: dict[str, int] = {}
         other = None
         for name, thing in loaders.items():
@@ -39,15 +39,17 @@ def agree(everybody: Agreement, objects: Mapping[str, Any], tree: Mapping[str, A
                     other = other or (err.message, err.hint)
         return None, (positions, other)
 
-    _, told = everybody.prove_and_tell(look)
+    _, shared = agreement.prove_and_share(read_positions)
     for name in loaders:
-        found = [positions.get(name) for positions, _ in told]
-        if len(set(found)) > 1:
-            rank = next(rank for rank, position in enumerate(found) if position != found[0])
-            raise Rejected(Reason(f"{name}: rank 0 is at {found[0]} in the data, rank {rank} at {found[rank]}"))
-    for _, other in told:
+        rank_positions = [positions.get(name) for positions, _ in shared]
+        if len(set(rank_positions)) > 1:
+            rank = next(rank for rank, position in enumerate(rank_positions) if position != rank_positions[0])
+            raise CandidateRejected(
+                Reason(f"{name}: rank 0 is at {rank_positions[0]} in the data, rank {rank} at {rank_positions[rank]}")
+            )
+    for _, other in shared:
         if other is not None:
-            raise everybody.unfit(*other)
+            raise agreement.misfit_error(*other)
 
 
 def _no_tensor(name: str) -> torch.Tensor:

@@ -10,29 +10,32 @@ from typing import Any
 import torch
 
 # The Mersenne Twister's words and its place in them; as bytes, because 625 numbers as JSON are felt in each save.
-_WORDS = struct.Struct("<625I")
+_TWISTER_STATE = struct.Struct("<625I")
 
 
 def capture() -> dict[str, Any]:
     """torch (CPU, and each CUDA device in use), Python, and numpy when somebody imported it."""
-    version, words, gauss_next = random.getstate()
-    out: dict[str, Any] = {"torch": torch.get_rng_state(), "python": (version, _WORDS.pack(*words), gauss_next)}
+    version, state_words, gauss_next = random.getstate()
+    out: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": (version, _TWISTER_STATE.pack(*state_words), gauss_next),
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         out["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        out["numpy"] = of_numpy(numpy.random.get_state())
+        out["numpy"] = encode_numpy(numpy.random.get_state())
     return out
 
 
-def of_numpy(state: Any) -> tuple[str, bytes, int, int, float]:
+def encode_numpy(state: Any) -> tuple[str, bytes, int, int, float]:
     """The state of one of numpy's RandomStates as plain values."""
     kind, keys, at, has_gauss, gauss = state
     return kind, keys.astype("<u4").tobytes(), int(at), int(has_gauss), float(gauss)
 
 
-def to_numpy(saved: Any) -> tuple[Any, ...]:
-    """Undo `of_numpy`."""
+def decode_numpy(saved: Any) -> tuple[Any, ...]:
+    """Undo `encode_numpy`."""
     import numpy
 
     kind, keys, at, has_gauss, gauss = saved
@@ -42,12 +45,12 @@ def to_numpy(saved: Any) -> tuple[Any, ...]:
 def restore(state: dict[str, Any]) -> None:
     """Undo `capture`. CUDA states beyond the devices that are here are left out."""
     torch.set_rng_state(state["torch"].cpu())
-    version, words, gauss_next = state["python"]
-    random.setstate((version, _WORDS.unpack(words), gauss_next))
+    version, state_bytes, gauss_next = state["python"]
+    random.setstate((version, _TWISTER_STATE.unpack(state_bytes), gauss_next))
     if "cuda" in state and torch.cuda.is_available():
         for device, value in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(value.cpu(), device)
     if "numpy" in state:
         import numpy
 
-        numpy.random.set_state(to_numpy(state["numpy"]))
+        numpy.random.set_state(decode_numpy(state["numpy"]))

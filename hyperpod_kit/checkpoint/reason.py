@@ -10,10 +10,10 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 
 
-@values.carried
+@wire_values.register_type
 class Verdict(enum.Enum):
     """What a failure says about the checkpoint."""
 
@@ -27,29 +27,33 @@ class Verdict(enum.Enum):
     """It cannot be used, and that is no proof of damage: a file is missing, or does not fit the others."""
 
 
-@values.carried
+@wire_values.register_type
 class Reason(NamedTuple):
     """Words for people, and the verdict."""
 
-    words: str
+    text: str
     verdict: Verdict = Verdict.UNUSABLE
 
     def __str__(self) -> str:
-        return self.words
+        return self.text
 
     def of_rank(self, rank: int) -> Reason:
         """The same with the number of the rank that has it."""
-        return self._replace(words=f"rank {rank}: {self.words}")
+        return self._replace(text=f"rank {rank}: {self.text}")
 
 
-def reason_in(found: object) -> Reason | None:
+def as_reason(outcome: object) -> Reason | None:
     """The reason, where something gave one in place of its value."""
-    return found if isinstance(found, Reason) else None
+    if isinstance(outcome, Reason):
+        return outcome
+    return None
 
 
-def first_reason(found: Sequence[Reason | None]) -> Reason | None:
+def first_reason(reasons: Sequence[Reason | None]) -> Reason | None:
     """That of the first rank that has one, with its number where there are several ranks; None when none has."""
-    for rank, reason in enumerate(found):
+    for rank, reason in enumerate(reasons):
         if reason is not None:
-            return reason.of_rank(rank) if len(found) > 1 else reason
+            if len(reasons) > 1:
+                return reason.of_rank(rank)
+            return reason
     return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 
-def owner(pieces: Iterable[TensorPiece]) -> dict[str, int]:
+def assign_owners(pieces: Iterable[TensorPiece]) -> dict[str, int]:
     """Tensor name -> index of the replica that writes it.
 
     Balanced by bytes inside each set of ranks that hold the same pieces; every rank of a set computes the same without
@@ -21,7 +21,8 @@ def owner(pieces: Iterable[TensorPiece]) -> dict[str, int]:
     for (_, count), members in sets.items():
         pinned = [piece for piece in members if piece.pinned]
         out.update((piece.spec.name, 0) for piece in pinned)
-        load = [(sum(piece.spec.nbytes for piece in pinned) if index == 0 else 0, index) for index in range(count)]
+        load = [(0, index) for index in range(count)]
+        load[0] = sum(piece.spec.nbytes for piece in pinned), 0
         heapq.heapify(load)
         for piece in sorted(members, key=lambda piece: (-piece.spec.nbytes, piece.spec.name)):
             if not piece.pinned:

@@ -72,8 +72,8 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
     """
     alg = digest.algorithm(algorithm)
     sets = _sets(pieces)
-    if not _covered(tables):
-        reasons = ranks.gather(_not_covered(sets, tables))
+    if not _is_covered(tables):
+        reasons = ranks.gather(_find_uncovered(sets, tables))
         if not any(reasons):
             reasons = [Reason("the ranks take other tensors for those that they hold alike") for _ in tables]
         return Replicated(reasons, frozenset(), False)
@@ -81,20 +81,20 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[Shar
     digests: dict[_Bucket, bytes] = {}
     names: dict[_Bucket, list[str]] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
-        mine = members[0].replica[0]
+        replica_index = members[0].replica[0]
         shards = _shards(tables, holders)
         for owner in range(members[0].replica[1]):
             owned = [piece for at, piece in enumerate(members) if shards[owner] >> at & 1]
             for number, bucket in enumerate(_buckets(owned)):
-                data = _bucket_memory(bucket, filled=owner == mine)
+                data = _bucket_memory(bucket, filled=owner == replica_index)
                 names[holders, owner, number] = [part.piece.spec.name for part in bucket]
-                if owner == mine:
+                if owner == replica_index:
                     digests[holders, owner, number] = alg.wide(view_of(data))
                 _send(ranks, data, members[0], owner)
-                if owner != mine:
+                if owner != replica_index:
                     digests[holders, owner, number] = alg.wide(view_of(data))
                     # Who left here would leave the others waiting.
-                    problem = problem or reshard.guarded(partial(_unpack, bucket, data))
+                    problem = problem or reshard.error_as_reason(partial(_unpack, bucket, data))
     problems, wrong = _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
     lost = frozenset(name for key in wrong[ranks.rank] for name in names[key])
     return Replicated(problems, lost, any(wrong))
@@ -115,11 +115,12 @@ def _shards(tables: Sequence[ShardTable], holders: _Holders) -> dict[int, int]:
     return {index: int.from_bytes(bits, "little") for index, _, _, bits in entries}
 
 
-def _covered(tables: Sequence[ShardTable]) -> bool:
+def _is_covered(tables: Sequence[ShardTable]) -> bool:
     """Whether each replicated piece of each set lies in the shard of exactly one of its holders. Every rank comes to
     the same."""
     for holders in {holders for table in tables for holders in table}:
-        kinds = {(count, names) for table in tables if holders in table for _, count, names, _ in [table[holders]]}
+        entries = [table[holders] for table in tables if holders in table]
+        kinds = {(count, names) for _, count, names, _ in entries}
         shards = _shards(tables, holders)
         if len(kinds) != 1 or len(shards) != (len(holders) or len(tables)):
             return False
@@ -131,14 +132,16 @@ def _covered(tables: Sequence[ShardTable]) -> bool:
     return True
 
 
-def _not_covered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]) -> Reason | None:
+def _find_uncovered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]) -> Reason | None:
     """The first of this rank's pieces that is not in exactly one shard of the ranks that hold it."""
     for holders, members in sets.items():
         shards = _shards(tables, holders)
         for at, piece in enumerate(members):
             count = sum(bits >> at & 1 for bits in shards.values())
             if count != 1:
-                word = "no shard" if count == 0 else f"{count} shards"
+                word = "no shard"
+                if count != 0:
+                    word = f"{count} shards"
                 return Reason(f"{piece.spec.name} is in {word} of the ranks that hold it, and belongs into one")
     return None
 
@@ -166,15 +169,15 @@ def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
     if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
         return bytes_of(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
-    made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8, device="cpu")
+    memory = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8, device="cpu")
     if filled:
         at = 0
         for part in bucket:
             length = part.end - part.begin
             plain = part.piece.tensor.contiguous().cpu().resolve_conj().resolve_neg()
-            made[at : at + length] = bytes_of(plain)[part.begin : part.end]
+            memory[at : at + length] = bytes_of(plain)[part.begin : part.end]
             at += length
-    return made
+    return memory
 
 
 def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
@@ -193,9 +196,9 @@ def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
                 copy_into(live, data[at : at + length].clone().view(live.dtype).view(live.shape), part.piece.spec.name)
             else:
                 # A large piece that cannot be written to in place comes in several buckets.
-                whole = live.contiguous().cpu().resolve_conj().resolve_neg()
-                bytes_of(whole)[part.begin : part.end].copy_(data[at : at + length])
-                copy_into(live, whole, part.piece.spec.name)
+                full_tensor = live.contiguous().cpu().resolve_conj().resolve_neg()
+                bytes_of(full_tensor)[part.begin : part.end].copy_(data[at : at + length])
+                copy_into(live, full_tensor, part.piece.spec.name)
             at += length
 
 
@@ -207,15 +210,15 @@ def _send(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> No
         dist.broadcast(data, src=like.holders[owner], group=like.group)
     else:
         # No group of exactly these ranks that could move host memory: one by one over the run's own.
-        ranks.pass_bytes(data, like.holders[owner], like.holders)
+        ranks.send_to_holders(data, like.holders[owner], like.holders)
 
 
 def _compare(
-    ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], mine: Mapping[_Holders, int]
+    ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], replica_indexes: Mapping[_Holders, int]
 ) -> tuple[list[Reason | None], list[list[_Bucket]]]:
     """(what is wrong, which buckets did not arrive as they were sent), for each rank. A collective over all ranks."""
-    sent = {key for key in digests if key[1] == mine[key[0]]}
-    everybody = ranks.gather((problem, digests, sent))
-    true = {key: digests_[key] for _, digests_, sent_ in everybody for key in sent_}
-    wrong = [[key for key, value in there.items() if true.get(key) != value] for _, there, _ in everybody]
-    return [found for found, _, _ in everybody], wrong
+    sent = {key for key in digests if key[1] == replica_indexes[key[0]]}
+    gathered = ranks.gather((problem, digests, sent))
+    true = {key: digests_[key] for _, digests_, sent_ in gathered for key in sent_}
+    wrong = [[key for key, value in received.items() if true.get(key) != value] for _, received, _ in gathered]
+    return [rank_problem for rank_problem, _, _ in gathered], wrong

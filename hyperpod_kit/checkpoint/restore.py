@@ -20,26 +20,26 @@ from typing import Any, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, load, local_tiers, positions, replicate, stages
+from hyperpod_kit.checkpoint import candidates, load, local_tiers, pipeline_stages, positions, replicate
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
+from hyperpod_kit.checkpoint.agent.name_coverage import combine_plans as one_plan
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
-from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.checkpoint.repository import commit_records, fresh_start, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.patient import patient
-from hyperpod_kit.checkpoint.restore_progress import Hear, ReadBytes
+from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
+from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 from hyperpod_kit.environment import HPK_FRESH, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
-Own = TypeVar("Own")
+Local = TypeVar("Local")
 
 _SWITCH_SECONDS = 0.0002
 
@@ -60,30 +60,30 @@ def restore(
     state: State,
     *,
     nearer: NearerTiers,
-    held: Sequence[Sequence[HeldShard]],
-    told: ResumeFrom = candidates.NOTHING_TOLD,
+    copies_of_ranks: Sequence[Sequence[HeldShard]],
+    resume_from: ResumeFrom = candidates.NO_DECISION,
     only: str | None = None,
     ahead: bool = True,
     before: Callable[[], None] = lambda: None,
-    progress: Hear | None = None,
+    progress: ProgressCallback | None = None,
     epoch: int = 0,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
-    `held` is what each rank has besides the root (`candidates.here`), `nearer` where this rank has it. Of `held` and
-    `told` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this rank's own shard is read while the
-    state is walked, of which not all may be wanted. `before`, a collective, is called for each candidate before a live
-    tensor is written to, while a shard in memory is already read; what it raises is passed on. `progress`: see
-    `restore_progress.ReadBytes`. `epoch`: of this start, of one that may save. A read that fails is tried again for
-    some seconds.
-    Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
-    has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
+    `copies_of_ranks` is what each rank has besides the root (`candidates.local_copies`), `nearer` where this rank has
+    it. Of `copies_of_ranks` and `resume_from` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this
+    rank's own shard is read while the state is walked, of which not all may be wanted. `before`, a collective, is
+    called for each candidate before a live tensor is written to, while a shard in memory is already read; what it
+    raises is passed on. `progress`: see `restore_progress.ReadBytes`. `epoch`: of this start, of one that may save. A
+    read that fails is tried again for some seconds. Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when
+    the root does not give up the newest that it has, CheckpointError when the state does not fit or cannot be filled,
+    or the root cannot be listed.
     """
-    store = patient(store)
-    listing = candidates.newest_first(ranks, store, held, told, only)
+    store = with_retries(store)
+    listing = candidates.newest_first(ranks, store, copies_of_ranks, resume_from, only)
     try:
         with _prompt_switches():
-            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress, told.fresh, epoch)
+            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress, resume_from.fresh, epoch)
     except BaseException:
         state.withdraw()
         raise
@@ -112,7 +112,7 @@ def _restore(
     listing: Iterator[Candidate],
     ahead: bool,
     before: Callable[[], None],
-    progress: Hear | None,
+    progress: ProgressCallback | None,
     fresh: bool,
     epoch: int,
 ) -> RestoreOutcome:
@@ -120,33 +120,39 @@ def _restore(
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    level = logging.INFO if ranks.rank == 0 else logging.DEBUG
-    told, read = partial(log.log, level), ReadBytes(progress, level)
+    level = _log_level(ranks, logging.INFO)
+    log_line, read = partial(log.log, level), ReadBytes(progress, level)
     for candidate in listing:
         committed = committed or candidate.committed
         lost = lost or candidate.lost
-        if candidate.passed:
-            rejected.append((candidate.attempt, candidate.passed))
-            told("restore: passed over %s: %s", *rejected[-1])
+        if candidate.skip_reason:
+            rejected.append((candidate.checkpoint_id, candidate.skip_reason))
+            log_line("restore: passed over %s: %s", *rejected[-1])
             continue
-        told("restore: reading %s", candidate.attempt)
-        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead, before, read)) as run:
-            known = len(rejected)
-            found = run.restore(rejected)
-        for name_and_reason in rejected[known:]:
-            told("restore: gave up %s: %s", *name_and_reason)
+        log_line("restore: reading %s", candidate.checkpoint_id)
+        with contextlib.closing(_RestoreRun(ranks, store, state, nearer, candidate, ahead, before, read)) as run:
+            count_before = len(rejected)
+            restored = run.restore(rejected)
+        for name_and_reason in rejected[count_before:]:
+            log_line("restore: gave up %s: %s", *name_and_reason)
         touched = touched or run.touched
-        if found is not None:
+        if restored is not None:
             read.end()
-            tier, size = found
+            tier, size = restored
             name = candidate.name
-            told("restore: done, %s from %s: %d bytes, %.1f s", candidate.attempt, tier, size, time.monotonic() - begin)
+            log_line(
+                "restore: done, %s from %s: %d bytes, %.1f s",
+                candidate.checkpoint_id,
+                tier,
+                size,
+                time.monotonic() - begin,
+            )
             return RestoreOutcome(
                 Restored(
                     name.step,
                     name.epoch,
                     name.seq,
-                    candidate.attempt,
+                    candidate.checkpoint_id,
                     tier,
                     time.monotonic() - begin,
                     size,
@@ -156,15 +162,17 @@ def _restore(
                 candidate.key,
             )
     if committed and not ranks.broadcast(fresh):
-        hint = commit_records.hint(store.url) if lost else None
+        hint = None
+        if lost:
+            hint = commit_records.hint(store.url)
         raise NoValidCheckpoint(store.url, rejected, hint=hint)
     if committed:
         _begin_anew(ranks, store, epoch)
         log.log(
-            logging.WARNING if ranks.rank == 0 else logging.DEBUG,
+            _log_level(ranks, logging.WARNING),
             "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
             HPK_FRESH,
-            "; ".join(f"{name}: {why}" for name, why in rejected),
+            "; ".join(f"{name}: {reason}" for name, reason in rejected),
         )
     touched_anywhere = bool(rejected) and any(ranks.gather(touched))
     if touched_anywhere and committed:
@@ -175,15 +183,22 @@ def _restore(
         )
     if touched_anywhere:
         # Its first tensors were filled before the rest turned out bad: no state to begin from.
-        why = "; ".join(f"{name}: {why}" for name, why in rejected)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected)
         raise CheckpointError(
             "nothing was committed, and what was only in memory is damaged, which was seen after "
-            f"some tensors were filled: {why}",
+            f"some tensors were filled: {reasons}",
             hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
         )
     before()
-    stages.agree(ranks, state)
+    pipeline_stages.agree(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
+
+
+def _log_level(ranks: Ranks, level: int) -> int:
+    """Log at that level on rank 0, for debugging alone on all others."""
+    if ranks.rank == 0:
+        return level
+    return logging.DEBUG
 
 
 def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
@@ -193,13 +208,13 @@ def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
         try:
             fresh_start.begin_anew(store, by=f"{HPK_FRESH} of epoch {epoch}", upto=epoch - 1)
         except (CheckpointError, OSError) as err:
-            problem = verify.reason_of(err)
+            problem = verify.describe_failure(err)
     problem = ranks.broadcast(problem)
     if problem is not None:
         raise CheckpointError(f"{store.url}: cannot put down that the run begins anew: {problem}")
 
 
-class _Run(CandidateRun):
+class _RestoreRun(CandidateRun):
     """One candidate, and the state that is brought to it."""
 
     def __init__(
@@ -215,7 +230,7 @@ class _Run(CandidateRun):
     ) -> None:
         super().__init__(ranks, store, nearer, candidate)
         self._state = state
-        self._ahead, self._before, self._heard = ahead, before, read
+        self._ahead, self._before, self._read_bytes = ahead, before, read
         self._reading: load.Reading | None = None
         self.touched = False  # whether a live tensor of this rank was written to
         self.line = 0
@@ -223,7 +238,7 @@ class _Run(CandidateRun):
 
     def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
         """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
-        return self.walk(rejected, self._take)
+        return self.try_tiers(rejected, self._restore_from)
 
     def close(self) -> None:
         """See CandidateRun."""
@@ -243,7 +258,7 @@ class _Run(CandidateRun):
     def _read_own(self, header: ProvedHeader) -> load.Reading:
         """This rank's own shard, read and compared from now on, or already."""
         if self._reading is None:
-            self._reading = load.Reading(self._own(header), self._nearer.threads)
+            self._reading = load.Reading(self._local_shard(header), self._nearer.threads)
         return self._reading
 
     def _stop_reading(self) -> None:
@@ -252,41 +267,43 @@ class _Run(CandidateRun):
             self.touched = self.touched or reading.touched
             reading.close()
 
-    def _take(self, header: ProvedHeader) -> tuple[str, int]:
+    def _restore_from(self, header: ProvedHeader) -> tuple[str, int]:
         self._before()
-        self.line = _line(header.tree)
-        positions.agree(self._all, self._state.objects, header.tree)
+        self.line = _lineage(header.tree)
+        positions.agree(self._agreement, self._state.objects, header.tree)
         return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
 
     def _fill(self, header: ProvedHeader) -> int:
         """Bring the state to the candidate; how many bytes it has. Raises Rejected, CheckpointError."""
-        mine = header.world == self._ranks.world
-        kept: dict[slices.Chunk, memoryview] = {}
+        same_world = header.world == self._ranks.world
+        cached: dict[slices.Chunk, memoryview] = {}
         # Reading needs no plan: it goes on while the state is walked.
-        reading = self._read_own(header) if mine and self._ahead else None
+        reading = None
+        if same_world and self._ahead:
+            reading = self._read_own(header)
         targets, same = self._targets(header, reading)
-        if same and mine:
+        if same and same_world:
             if reading is None:
                 reading = self._read_own(header)
-                self._all.fit(partial(self._check, reading, targets))
-            loaded = self._same(header, targets, reading)
+                self._agreement.fit(partial(self._check, reading, targets))
+            loaded = self._fill_same_layout(header, targets, reading)
             size = self._size(header)
         else:
             if reading is not None and header.tiers[self._ranks.rank] == STORAGE:
-                kept = {(self._ranks.rank, number): view for number, view in reading.spare().items()}
+                cached = {(self._ranks.rank, number): view for number, view in reading.take_proved_chunks().items()}
             self._stop_reading()
             if header.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
-                    raise Rejected(
+                    raise CandidateRejected(
                         Reason(
                             "it was captured with other tensors or another division among the ranks, "
                             "and never committed"
                         )
                     )
                 header = self._header_of_root((STORAGE,) * self._ranks.world)
-            loaded, size = self._other(header, targets, kept)
-        self._all.fit(lambda: self._state.adopt(header.tree, loaded))
+            loaded, size = self._fill_resharded(header, targets, cached)
+        self._agreement.fit(lambda: self._state.adopt(header.tree, loaded))
         return size
 
     def _targets(self, header: ProvedHeader, reading: load.Reading | None) -> tuple[StateTensors, bool]:
@@ -298,9 +315,9 @@ class _Run(CandidateRun):
                 self._check(reading, targets)
             return targets, targets.plan
 
-        targets, plans = self._all.fit_and_tell(walk)
-        if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
-            targets, plans = self._all.fit_and_tell(walk)
+        targets, plans = self._agreement.fit_and_share(walk)
+        if len(set(plans)) > 1 and pipeline_stages.agree(self._ranks, self._state):
+            targets, plans = self._agreement.fit_and_share(walk)
         return targets, one_plan(plans) == header.plan
 
     def _check(self, reading: load.Reading, targets: StateTensors) -> None:
@@ -308,7 +325,7 @@ class _Run(CandidateRun):
         reading.check({piece.spec.name: piece for piece in targets.pieces})
 
     @contextlib.contextmanager
-    def _own(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
+    def _local_shard(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
         """This rank's own shard, where it is nearest. Raises DigestMismatch, CheckpointError, OSError."""
         nearer, rank = self._nearer, self._ranks.rank
         tier = header.tiers[rank]
@@ -317,100 +334,117 @@ class _Run(CandidateRun):
                 yield stack.enter_context(self._in_memory())
             elif tier == LOCAL:
                 yield stack.enter_context(
-                    local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._held(rank, tier))
+                    local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._copy_of(rank, tier))
                 )
             else:
                 assert header.body is not None
-                opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, header.body))
+                opened = stack.enter_context(
+                    reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body)
+                )
                 yield load.ProvedShard(opened.shard(rank))
 
     def _in_memory(self) -> contextlib.AbstractContextManager[load.ProvedShard]:
-        return local_tiers.shard_in_memory(self._nearer.slots, self._held(self._ranks.rank, MEMORY))
+        return local_tiers.shard_in_memory(self._nearer.slots, self._copy_of(self._ranks.rank, MEMORY))
 
     def _size(self, header: ProvedHeader) -> int:
         """Bytes of all ranks' own shards."""
-        return sum(
-            self._held(rank, tier).size if header.body is None or tier != STORAGE else header.body.shards[rank].size
-            for rank, tier in enumerate(header.tiers)
-        )
+        total = 0
+        for rank, tier in enumerate(header.tiers):
+            if header.body is None or tier != STORAGE:
+                total += self._copy_of(rank, tier).size
+            else:
+                total += header.body.shards[rank].size
+        return total
 
-    def _same(self, header: ProvedHeader, targets: StateTensors, reading: load.Reading) -> Mapping[str, torch.Tensor]:
+    def _fill_same_layout(
+        self, header: ProvedHeader, targets: StateTensors, reading: load.Reading
+    ) -> Mapping[str, torch.Tensor]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
-        def read() -> tuple[load.OwnShard, replicate.ShardTable]:
-            self._heard.begin(self._candidate.attempt, reading.size)
-            own = reading.into(pieces, self._heard)
+        def read() -> tuple[load.ShardLoad, replicate.ShardTable]:
+            self._read_bytes.begin(self._candidate.checkpoint_id, reading.size)
+            shard_load = reading.fill(pieces, self._read_bytes)
             for piece in targets.pieces:
-                if piece.replica[1] == 1 and piece.spec.name not in own.here:
+                if piece.replica[1] == 1 and piece.spec.name not in shard_load.here:
                     raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
-            return own, replicate.table_of(targets.pieces, own.here)
+            return shard_load, replicate.table_of(targets.pieces, shard_load.here)
 
-        own, tables = self._all.prove_and_tell(read)
+        shard_load, tables = self._agreement.prove_and_share(read)
         shared = replicate.replicate(self._ranks, targets.pieces, tables, header.algorithm)
-        self._all.settle(shared.problems)
+        self._agreement.raise_first_problem(shared.problems)
         if shared.any_lost and header.body is None:
-            raise Rejected(Reason("what other ranks sent did not arrive as it was sent"))
+            raise CandidateRejected(Reason("what other ranks sent did not arrive as it was sent"))
         if shared.any_lost:
-            self._read(header, partial(_ask, pieces=[one for one in targets.pieces if one.spec.name in shared.lost]))
-        return own.loaded
+            self._read(
+                header,
+                partial(_request, pieces=[target for target in targets.pieces if target.spec.name in shared.lost]),
+            )
+        return shard_load.loaded
 
-    def _other(
-        self, header: ProvedHeader, targets: StateTensors, kept: Mapping[slices.Chunk, memoryview]
+    def _fill_resharded(
+        self, header: ProvedHeader, targets: StateTensors, cached: Mapping[slices.Chunk, memoryview]
     ) -> tuple[Mapping[str, torch.Tensor], int]:
-        """Saved by other ranks or with another division: slices of tensors, wherever they lie. `kept` is read."""
+        """Saved by other ranks or with another division: slices of tensors, wherever they lie. `cached` is read."""
 
         def want(requests: slices.SliceRequests) -> dict[str, torch.Tensor]:
             for common in (False, True):
-                alike = [one for one in targets.pieces if (one.replica[1] == self._ranks.world > 1) == common]
-                _ask(requests, alike, common=common)
+                pieces = [target for target in targets.pieces if (target.replica[1] == self._ranks.world > 1) == common]
+                _request(requests, pieces, common=common)
             here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-            return {name: requests.add_whole(name) for name in self._state.wants(header.tree) - here}
+            return {name: requests.add_full(name) for name in self._state.required_names(header.tree) - here}
 
         assert header.body is not None
-        return self._read(header, want, targets.pieces, kept), header.body.total_bytes
+        return self._read(header, want, targets.pieces, cached), header.body.total_bytes
 
     def _read(
         self,
         header: ProvedHeader,
-        want: Callable[[slices.SliceRequests], Own],
+        want: Callable[[slices.SliceRequests], Local],
         pieces: Sequence[TensorPiece] = (),
-        kept: Mapping[slices.Chunk, memoryview] = reshard.NOTHING_KEPT,
-    ) -> Own:
+        cached: Mapping[slices.Chunk, memoryview] = reshard.NO_CACHED_CHUNKS,
+    ) -> Local:
         """Fill what this rank wants, each chunk from storage once. What `want` gave. A collective.
 
         Raises Rejected, CheckpointError."""
         assert header.body is not None
-        with reshard.opened(self._store, self._candidate.attempt, header.body) as attempt:
-            rows = reshard.rows_of(self._ranks, attempt)
+        with reshard.open_checkpoint(self._store, self._candidate.checkpoint_id, header.body) as checkpoint:
+            rows = reshard.shared_rows(self._ranks, checkpoint)
             if isinstance(rows, Reason):
-                raise Rejected(rows)
-            self._all.fit(lambda: slices.check_fit(rows, pieces))
+                raise CandidateRejected(rows)
+            self._agreement.fit(lambda: slices.check_fit(rows, pieces))
             requests = slices.SliceRequests(rows)
-            wanted = self._all.prove(lambda: want(requests))
-            work = sharing.work_of(self._ranks, requests, header.body.chunk, kept)
-            chunk, mine = header.body.chunk, work.read_by(self._ranks.rank)
-            bytes_here = sum(min(chunk, header.body.shards[number].size - place * chunk) for number, place in mine)
-            self._heard.begin(self._candidate.attempt, bytes_here)
-            problem = reshard.carry_out(self._ranks, attempt, work, requests, kept, self._heard)
+            requested = self._agreement.prove(lambda: want(requests))
+            work = sharing.divide_among_ranks(self._ranks, requests, header.body.chunk, cached)
+            chunk, local_chunks = header.body.chunk, work.read_by(self._ranks.rank)
+            bytes_here = sum(
+                min(chunk, header.body.shards[number].size - chunk_index * chunk)
+                for number, chunk_index in local_chunks
+            )
+            self._read_bytes.begin(self._candidate.checkpoint_id, bytes_here)
+            problem = reshard.read_and_distribute(self._ranks, checkpoint, work, requests, cached, self._read_bytes)
             self.touched = self.touched or requests.touched
             if problem is not None and problem.verdict is Verdict.UNFILLED:
-                raise self._all.unfit(problem.words)
+                raise self._agreement.misfit_error(problem.text)
             if problem is not None:
-                raise Rejected(problem)
-        return wanted
+                raise CandidateRejected(problem)
+        return requested
 
 
-def _line(tree: Mapping[str, Any]) -> int:
+def _lineage(tree: Mapping[str, Any]) -> int:
     """What a checkpoint's tree says of the start from scratch that it descends from; 0 when it says nothing."""
     save = tree.get("save")
-    line = save.get("line") if isinstance(save, dict) else None
-    return line if type(line) is int and line > 0 else 0
+    line = None
+    if isinstance(save, dict):
+        line = save.get("line")
+    if type(line) is int and line > 0:
+        return line
+    return 0
 
 
-def _ask(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:
+def _request(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:
     """All of these pieces. Raises CheckpointError unless the attempt has all of them."""
     for piece in pieces:
         spec = piece.spec
-        whole = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
-        requests.add(whole, piece.tensor, common=common)
+        tensor_slice = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
+        requests.add(tensor_slice, piece.tensor, common=common)

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-EVERY = 0.5
+CALL_INTERVAL_S = 0.5
 """Seconds between two words to who asked."""
-_LOGGED = 5.0
+_LOG_INTERVAL_S = 5.0
 _MB = 1_000_000
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
@@ -45,77 +45,81 @@ class RestoreProgress(NamedTuple):
     whole: int
 
 
-Hear = Callable[[RestoreProgress], None]
+ProgressCallback = Callable[[RestoreProgress], None]
 
 
-def also_told(moved: Callable[[], None], hear: Hear | None) -> Hear:
-    """Calls `moved`, then `hear` where somebody asked; one that raises once is not called again, `moved` is."""
-    asked = [hear] if hear is not None else []
+def with_activity(moved: Callable[[], None], callback: ProgressCallback | None) -> ProgressCallback:
+    """Calls `moved`, then `callback` where somebody asked; one that raises once is not called again, `moved` is."""
+    callbacks = []
+    if callback is not None:
+        callbacks = [callback]
 
-    def told(at: RestoreProgress) -> None:
+    def notify(at: RestoreProgress) -> None:
         moved()
         try:
-            for one in asked:
-                one(at)
+            for call in callbacks:
+                call(at)
         except Exception:
-            asked.clear()
+            callbacks.clear()
             log.exception("restore: who was told how far it is has failed, and hears no more of it")
 
-    return told
+    return notify
 
 
-def unheard(count: int) -> None:
+def ignore_bytes(count: int) -> None:
     """Takes the count of bytes that were read, where nobody asked."""
 
 
 class ReadBytes:
     """Counts the bytes that a restore has read; called with each chunk's, by any thread.
 
-    `hear` is called every half second at most, by one thread at a time, and once more by `end`. What it raises is
+    `callback` is called every half second at most, by one thread at a time, and once more by `end`. What it raises is
     logged: it says nothing about the checkpoint, and other ranks wait for this one. It is not called again then.
     """
 
-    def __init__(self, hear: Hear | None, level: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, callback: ProgressCallback | None, level: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`level`: that of the lines in the log."""
-        self._hear, self._level, self._clock = hear, level, clock
-        self._lock, self._telling = threading.Lock(), threading.Lock()
-        self._told = self._logged = clock()
+        self._callback, self._level, self._clock = callback, level, clock
+        self._lock, self._report_lock = threading.Lock(), threading.Lock()
+        self._last_call = self._logged = clock()
         self._at: RestoreProgress | None = None
 
-    def begin(self, attempt: str, whole: int) -> None:
+    def begin(self, checkpoint_id: str, total: int) -> None:
         """So many bytes are to be read from now on."""
         with self._lock:
-            self._at = RestoreProgress(attempt, 0, whole)
+            self._at = RestoreProgress(checkpoint_id, 0, total)
 
     def __call__(self, count: int) -> None:
         with self._lock:
             assert self._at is not None, "read before begin"
             # Chunks that did not arrive from another rank are read besides.
             self._at = self._at._replace(done=min(self._at.done + count, self._at.whole))
-            if self._clock() - self._told < EVERY:
+            if self._clock() - self._last_call < CALL_INTERVAL_S:
                 return
-            self._told = self._clock()
-        self._tell(wait=False)
+            self._last_call = self._clock()
+        self._report(wait=False)
 
     def end(self) -> None:
         """All is read; nothing is said where nothing was."""
         if self._at is not None:
             self._at = self._at._replace(done=self._at.whole)
-            self._tell(wait=True)
+            self._report(wait=True)
 
-    def _tell(self, *, wait: bool) -> None:
-        if not self._telling.acquire(blocking=wait):
+    def _report(self, *, wait: bool) -> None:
+        if not self._report_lock.acquire(blocking=wait):
             return  # somebody is still being told
         try:
             at = self._at
             assert at is not None
-            if self._clock() - self._logged >= _LOGGED:
+            if self._clock() - self._logged >= _LOG_INTERVAL_S:
                 self._logged = self._clock()
                 log.log(self._level, "restore: %d of %d MB of %s", at.done // _MB, at.whole // _MB, at.attempt)
-            if self._hear is not None:
-                self._hear(at)
+            if self._callback is not None:
+                self._callback(at)
         except Exception:
-            self._hear = None
+            self._callback = None
             log.exception("restore: who was told how far it is has failed, and hears no more of it")
         finally:
-            self._telling.release()
+            self._report_lock.release()

@@ -32,7 +32,7 @@ class SampledWords:
         self._reads: list[tuple[int, Any]] = []
         """Bytes of a word, and the places of words of that size in memory."""
         self._owners: list[Any] = []
-        self.whole: frozenset[int] = frozenset()
+        self.fully_read: frozenset[int] = frozenset()
         """The numbers of the tensors of which every byte is read."""
         numpy: Any = sys.modules.get("numpy")
         here = [number for number, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
@@ -42,25 +42,27 @@ class SampledWords:
         begin = numpy.array([tensors[number].data_ptr() for number in flat], dtype=numpy.int64)
         size = numpy.array([tensors[number].nbytes for number in flat], dtype=numpy.int64)
         first = -(-begin // _WORD)
-        words = numpy.maximum((begin + size) // _WORD - first, 0)
+        word_counts = numpy.maximum((begin + size) // _WORD - first, 0)
         number = numpy.array(flat, dtype=numpy.int64)
-        self._add(numpy, _WORD, first, words, numpy.minimum(words, numpy.maximum(_FEW, size // _EVERY)), number)
-        inside = (begin % _WORD == 0) & (size % _WORD == 0) & (words <= _FEW)
-        self.whole = frozenset(number[inside | (words == 0)].tolist())
-        size = numpy.where(words == 0, size, 0)
+        self._add(
+            numpy, _WORD, first, word_counts, numpy.minimum(word_counts, numpy.maximum(_FEW, size // _EVERY)), number
+        )
+        inside = (begin % _WORD == 0) & (size % _WORD == 0) & (word_counts <= _FEW)
+        self.fully_read = frozenset(number[inside | (word_counts == 0)].tolist())
+        size = numpy.where(word_counts == 0, size, 0)
         self._add(numpy, 1, begin, size, size, number)
         for other in set(here).difference(flat):
             self._add_items(numpy, tensors[other], other)
 
-    def _add(self, numpy: Any, size: int, first: Any, words: Any, count: Any, number: Any) -> None:
-        """Of each run of `words` words, which begins at the `first`, `count` that lie about evenly."""
+    def _add(self, numpy: Any, size: int, first: Any, word_counts: Any, count: Any, number: Any) -> None:
+        """Of each run of `word_counts` words, which begins at the `first`, `count` that lie about evenly."""
         run = numpy.repeat(numpy.arange(len(count)), count)
         index = numpy.arange(len(run)) - (numpy.cumsum(count) - count)[run]
         # Of its own: the program's generator must come to the same numbers with and without a save.
         shift = numpy.random.default_rng().random(len(run))
-        places = ((index + shift) * words[run] / count[run]).astype(numpy.int64)
-        places = numpy.minimum(places, words[run] - 1)
-        places[index == count[run] - 1] = (words[run] - 1)[index == count[run] - 1]
+        places = ((index + shift) * word_counts[run] / count[run]).astype(numpy.int64)
+        places = numpy.minimum(places, word_counts[run] - 1)
+        places[index == count[run] - 1] = (word_counts[run] - 1)[index == count[run] - 1]
         places[index == 0] = 0
         self._reads.append((size, first[run] + places - _PAGE // size))
         self._owners.append(number[run])
@@ -83,10 +85,10 @@ class SampledWords:
 
     def differing(self, before: Sequence[Any]) -> set[int]:
         """The numbers of the tensors whose words are others now than they were at the `read` that gave `before`."""
-        found: set[int] = set()
+        numbers: set[int] = set()
         for then, now, owners in zip(before, self.read(), self._owners, strict=True):
-            found.update(owners[then != now].tolist())
-        return found
+            numbers.update(owners[then != now].tolist())
+        return numbers
 
 
 @lru_cache(maxsize=None)
@@ -94,5 +96,7 @@ def _memory(size: int) -> Any:
     """All of this process's memory, less its first page, as words of that size."""
     import numpy
 
-    word = ctypes.c_uint64 if size == _WORD else ctypes.c_uint8
+    word: Any = ctypes.c_uint8
+    if size == _WORD:
+        word = ctypes.c_uint64
     return numpy.ctypeslib.as_array((word * (_TOP // size)).from_address(_PAGE))

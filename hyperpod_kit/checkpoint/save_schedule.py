@@ -7,7 +7,7 @@ import time
 from typing import Literal, Union
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.warned import Warned
+from hyperpod_kit.checkpoint.preemption_signal import PreemptionSignal
 
 Tier = Literal["memory", "storage"]
 TIERS = ("memory", "storage")
@@ -20,14 +20,20 @@ class Cadences:
     """Saves at `every`; with `storage_every` those go to storage that are due by it, and the others stay in memory."""
 
     def __init__(
-        self, every: Interval | None, storage_every: Interval | None, ranks: Ranks, warned: Warned | None = None
+        self,
+        every: Interval | None,
+        storage_every: Interval | None,
+        ranks: Ranks,
+        preemption: PreemptionSignal | None = None,
     ) -> None:
-        """`warned`: what makes a step the last one.
+        """`preemption`: what makes a step the last one.
 
         Raises ValueError unless both are positive, and `storage_every` is the longer one."""
-        self.warned = warned or Warned(ranks, wanted=False)
+        self.preemption = preemption or PreemptionSignal(ranks, enabled=False)
         self._every = SaveSchedule(every, ranks)
-        self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None
+        self._storage: SaveSchedule | None = None
+        if storage_every is not None:
+            self._storage = SaveSchedule(storage_every, ranks, "storage_every")
         if storage_every is not None and every is None:
             raise ValueError("storage_every needs every: what lies between two saves to storage is kept in memory")
         if isinstance(every, int) and isinstance(storage_every, int) and storage_every < every:
@@ -40,7 +46,9 @@ class Cadences:
         due = self._every.due(step)
         if storage or (due and self._storage is None):
             return "storage"
-        return "memory" if due else None
+        if due:
+            return "memory"
+        return None
 
 
 class SaveSchedule:
@@ -52,13 +60,17 @@ class SaveSchedule:
 
     def __init__(self, every: Interval | None, ranks: Ranks, name: str = "every") -> None:
         """Raises ValueError unless `every`, which the caller knows as `name`, is positive."""
-        self._steps = every if isinstance(every, int) else None
-        self._seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else None
+        self._steps: int | None = None
+        self._seconds: float | None = None
+        if isinstance(every, int):
+            self._steps = every
+        if isinstance(every, datetime.timedelta):
+            self._seconds = every.total_seconds()
         if any(value is not None and value <= 0 for value in (self._steps, self._seconds)):
             raise ValueError(f"{name} is {every!r}, expected a positive number of steps or a positive time")
         self._ranks = ranks
         self._since: tuple[int, float] | None = None  # step and time of the last save
-        self._ask = 0
+        self._next_check = 0
 
     def due(self, step: int) -> bool:
         """Whether to save after this step. Raises ValueError when no schedule was given."""
@@ -67,16 +79,19 @@ class SaveSchedule:
         if self._seconds is None:
             raise ValueError("Manager.step needs a schedule: Manager(root, every=steps or timedelta)")
         if self._since is None:
-            self._since, self._ask = (step, time.monotonic()), step + 1
+            self._since, self._next_check = (step, time.monotonic()), step + 1
             return False
-        if step < self._ask:
+        if step < self._next_check:
             return False
-        due, self._ask = self._ranks.broadcast(self._look(step) if self._ranks.rank == 0 else None)
+        decision = None
+        if self._ranks.rank == 0:
+            decision = self._decide(step)
+        due, self._next_check = self._ranks.broadcast(decision)
         if due:
             self._since = step, time.monotonic()
         return bool(due)
 
-    def _look(self, step: int) -> tuple[bool, int]:
+    def _decide(self, step: int) -> tuple[bool, int]:
         """(save now, the step at which to look again): rank 0's answer."""
         assert self._since is not None and self._seconds is not None
         steps, elapsed = max(1, step - self._since[0]), time.monotonic() - self._since[1]

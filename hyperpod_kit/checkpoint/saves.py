@@ -9,8 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hyperpod_kit.checkpoint.agent.losses import NO_SLOT, Tally
-from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, assert_never
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
@@ -28,15 +27,16 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SlotReleased,
     Stalled,
     StartRefused,
-    TensorQuestion,
+    TensorQuery,
 )
+from hyperpod_kit.checkpoint.agent.save_failures import NO_SLOT, Tally
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.save_schedule import Tier
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
-_MOST_WORDS = 16
+_MAX_WARNINGS = 16
 
 
 class _SavesSettings(NamedTuple):
@@ -69,7 +69,7 @@ class Saves:
         self.skipped = 0
         self.released = 0
         self.agent_error: str | None = None
-        self.taken: str | None = None
+        self.taken_by: str | None = None
         """Who has the root in the place of this start."""
         self.stalled: str | None = None
         self.newest: Handle | None = None
@@ -77,7 +77,7 @@ class Saves:
         self._open: dict[int, Handle] = {}
         self._tally = Tally(clock)
         self._last = ""
-        self._words: list[str] = []
+        self._warnings: list[str] = []
 
     # --- from the training loop ---------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Saves:
         """A save that begins."""
         handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._is_waited_for)
         with self.changed:
-            self._open = {number: held for number, held in self._open.items() if not held.final}
+            self._open = {number: open_handle for number, open_handle in self._open.items() if not open_handle.final}
             self._open[seq] = self.newest = handle
         return handle
 
@@ -93,26 +93,28 @@ class Saves:
         if self.stalled is None and self.agent_error is None:
             self._settings.waiting()
 
-    def found(self, seq: int, step: int) -> None:
+    def record_restored(self, seq: int, step: int) -> None:
         """The run was restored from this one: it is the newest durable until another is."""
         with self.changed:
-            self._tally.kept(seq, step)
+            self._tally.record_durable(seq, step)
 
-    def lose(self, handle: Handle, state: SaveState, why: str) -> None:
+    def end_without_success(self, handle: Handle, state: SaveState, reason: str) -> None:
         """This save ends as `state`, on this rank's own account."""
         with self.changed:
             self.skipped += state is SaveState.SKIPPED
-            self._end(handle, state, why)
+            self._end(handle, state, reason)
         self._call_back()
 
     def skip(self, handle: Handle) -> None:
-        self.lose(handle, SaveState.SKIPPED, f"earlier saves are still on their way to storage: {NO_SLOT}")
+        self.end_without_success(
+            handle, SaveState.SKIPPED, f"earlier saves are still on their way to storage: {NO_SLOT}"
+        )
 
-    def speak(self, stacklevel: int) -> None:
+    def emit_warnings(self, stacklevel: int) -> None:
         """Warn about what came to nothing since the last call. `stacklevel` as in warnings.warn, from the caller."""
         with self.changed:
-            words, self._words = self._words, []
-        for text in words:
+            texts, self._warnings = self._warnings, []
+        for text in texts:
             warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
     @property
@@ -120,9 +122,9 @@ class Saves:
         """Why training on would be unprotected; None when it is not."""
         again = "start again: the newest step that all ranks have in memory is restored"
         with self.changed:
-            if self.taken is not None:
+            if self.taken_by is not None:
                 return RunIsOwned(
-                    self.taken,
+                    self.taken_by,
                     hint=f"one trainer has a root at a time: end this one, or give it a root of its own; "
                     f"hyperpod-kit checkpoint ls {self._settings.root}",
                 )
@@ -133,7 +135,7 @@ class Saves:
             if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
-                    f"{self._tally.row().rpartition('; ')[2]}",
+                    f"{self._tally.describe().rpartition('; ')[2]}",
                     hint=f"mend {self._settings.root}, then {again}; Manager(max_lost=None) trains on unprotected",
                 )
         return None
@@ -142,96 +144,95 @@ class Saves:
     def all_safe(self) -> bool:
         """Whether the newest save that was asked for is durable; True too when none was asked for."""
         with self.changed:
-            return self.taken is None and (self.newest is None or self.newest.state == SaveState.DURABLE)
+            return self.taken_by is None and (self.newest is None or self.newest.state == SaveState.DURABLE)
 
     # --- from the agent -----------------------------------------------------------------------------------------
 
-    def hear(self, event: AgentEvent, incarnation: str) -> None:
+    def handle_event(self, event: AgentEvent, incarnation: str) -> None:
         """What the agent says, in a thread of its own."""
-        self._hear(event, incarnation)
+        self._handle_event(event, incarnation)
         self._call_back()
 
-    def _hear(self, event: AgentEvent, incarnation: str) -> None:
+    def _handle_event(self, event: AgentEvent, incarnation: str) -> None:
         with self.changed:
             if isinstance(event, (Fatal, AgentEnded)):
-                self._agent_ended(event.why)
+                self._agent_ended(event.reason)
             elif isinstance(event, RootTaken):
-                self._root_taken(event.why)
+                self._root_taken(event.reason)
             elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
             elif isinstance(event, AgentTrouble):
-                self.say(event.why)
+                self.warn_later(event.reason)
             elif isinstance(event, Stalled):
-                self.stalled = event.why or None
-                self.say(event.why or "the checkpoint agent goes on")
-            elif isinstance(event, (Ready, StartRefused, Alive, TensorQuestion)):
+                self.stalled = event.reason or None
+                self.warn_later(event.reason or "the checkpoint agent goes on")
+            elif isinstance(event, (Ready, StartRefused, Alive, TensorQuery)):
                 pass  # of no save, and answered by others
             elif event.key[2] == incarnation:
-                self._event(event, self._open.get(event.key[1]))
+                self._handle_save_event(event, self._open.get(event.key[1]))
 
-    def _event(self, event: SaveEvent, handle: Handle | None) -> None:
+    def _handle_save_event(self, event: SaveEvent, handle: Handle | None) -> None:
         if handle is None:
             return
         if isinstance(event, SaveDurable):
             if not handle.final:
                 handle.attempt = event.note
-                handle.become(SaveState.DURABLE)
-                if self._tally.kept(handle.seq, handle.step):
+                handle.advance(SaveState.DURABLE)
+                if self._tally.record_durable(handle.seq, handle.step):
                     log.info("save of step %d: durable again", handle.step)
         elif isinstance(event, SaveFailed):
             self._end(handle, SaveState.FAILED, event.note)
         elif isinstance(event, SaveDropped):
             # Overtaken: it is on the nodes' disks, or was for memory, and a newer one is in its place.
-            self._end(handle, SaveState.DROPPED, event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
+            self._end(handle, SaveState.DROPPED, event.note, counts=event.outcome is not CaptureOutcome.OVERTAKEN)
         elif isinstance(event, SaveSealed):
-            handle.become(SaveState.SEALED)
+            handle.advance(SaveState.SEALED)
         elif isinstance(event, SaveLocal):
-            handle.become(SaveState.LOCAL)
+            handle.advance(SaveState.LOCAL)
         else:
-            never(event)
+            assert_never(event)
 
-    def _root_taken(self, why: str) -> None:
-        if self.taken is None:
-            self.taken = why
+    def _root_taken(self, reason: str) -> None:
+        if self.taken_by is None:
+            self.taken_by = reason
             for handle in self._open.values():
-                self._end(handle, SaveState.FAILED, why)
-            log.error("%s", why)
+                self._end(handle, SaveState.FAILED, reason)
+            log.error("%s", reason)
         self.changed.notify_all()
 
-    def _agent_ended(self, why: str) -> None:
+    def _agent_ended(self, reason: str) -> None:
         if self.agent_error is None:
-            self.agent_error = why
+            self.agent_error = reason
             lost = [handle for handle in self._open.values() if not handle.final]
             for handle in lost:
-                handle.become(SaveState.FAILED, why)
-                self._tally.lost(handle.seq, why)
+                handle.advance(SaveState.FAILED, reason)
+                self._tally.record_failure(handle.seq, reason)
             if lost:
-                self.say(f"save of step {lost[-1].step}: failed: {why}")
+                self.warn_later(f"save of step {lost[-1].step}: failed: {reason}")
         self.changed.notify_all()
 
-    def _end(self, handle: Handle, state: SaveState, why: str, *, counts: bool = True) -> None:
+    def _end(self, handle: Handle, state: SaveState, reason: str, *, counts: bool = True) -> None:
         if handle.final:
             return
-        handle.become(state, why)
+        handle.advance(state, reason)
         if handle.state == state and counts:
-            self._last = f"save of step {handle.step}: {state}: {why}"
-            if self._tally.lost(handle.seq, why):
-                self.say(f"{self._last}; {self._tally.row()}")
+            self._last = f"save of step {handle.step}: {state}: {reason}"
+            if self._tally.record_failure(handle.seq, reason):
+                self.warn_later(f"{self._last}; {self._tally.describe()}")
 
     def _call_back(self) -> None:
         """Outside of the lock: a callback may take its time, and ask other saves."""
         with self.changed:
-            ended = [
-                (handle, call) for handle in self._open.values() if handle.final for call in handle.take_callbacks()
-            ]
+            final = [handle for handle in self._open.values() if handle.final]
+            ended = [(handle, call) for handle in final for call in handle.take_callbacks()]
         for handle, call in ended:
             try:
                 call(handle)
             except Exception:
                 log.exception("a callback of %r failed", handle)
 
-    def say(self, text: str) -> None:
+    def warn_later(self, text: str) -> None:
         """To the log now, and as a warning in the training loop's next call."""
         log.warning("%s", text)
-        self._words = [*self._words, text][-_MOST_WORDS:]
+        self._warnings = [*self._warnings, text][-_MAX_WARNINGS:]

@@ -38,10 +38,10 @@ class LocalPart(NamedTuple):
 
 
 @lru_cache(maxsize=None)
-def _is(kind: Hashable, module: str, name: str) -> bool:
+def _is_instance(kind: Hashable, module: str, name: str) -> bool:
     """issubclass without importing: nobody can have such a type before its module was imported."""
-    wanted = getattr(sys.modules.get(module), name, None)
-    return wanted is not None and isinstance(kind, type) and issubclass(kind, wanted)
+    expected = getattr(sys.modules.get(module), name, None)
+    return expected is not None and isinstance(kind, type) and issubclass(kind, expected)
 
 
 @lru_cache(maxsize=None)
@@ -62,20 +62,20 @@ def is_plain(tensor: Any) -> bool:
     return kind in PLAIN or _is_transparent(kind)
 
 
-def settled(tensor: Any) -> Any:
+def wait_for_collective(tensor: Any) -> Any:
     """The tensor that a collective has made, once it has: until then torch has another in its place."""
-    if not _is(tensor.__class__, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
+    if not _is_instance(tensor.__class__, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
         return tensor
     tensor.trigger_wait()
     return tensor.elem
 
 
 def is_dtensor(tensor: Any) -> bool:
-    return _is(tensor.__class__, "torch.distributed.tensor", "DTensor")
+    return _is_instance(tensor.__class__, "torch.distributed.tensor", "DTensor")
 
 
 def is_sharded_tensor(tensor: Any) -> bool:
-    return _is(tensor.__class__, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
+    return _is_instance(tensor.__class__, "torch.distributed._shard.sharded_tensor", "ShardedTensor")
 
 
 def is_sharded(tensor: object) -> bool:
@@ -88,22 +88,32 @@ def local(tensor: Any) -> torch.Tensor:
     if is_dtensor(tensor):
         # What `to_local` gives without gradients, less 20 us of marking it as a parameter.
         part: torch.Tensor = tensor._local_tensor
-        return part if type(part) in PLAIN else settled(part)
+        if type(part) not in PLAIN:
+            part = wait_for_collective(part)
+        return part
     if is_sharded_tensor(tensor):
         shards = tensor.local_shards()
-        return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype, device="cpu")
+        if not shards:
+            return torch.empty(0, dtype=tensor.dtype, device="cpu")
+        first: torch.Tensor = shards[0].tensor
+        return first
     plain: torch.Tensor = tensor.detach()
     return plain
 
 
-def holder(tensor: Any) -> Any:
+def unwrap_dtensor(tensor: Any) -> Any:
     """The tensor itself; of a DTensor the part that lies here, which may be a subclass."""
-    return local(tensor) if is_dtensor(tensor) else tensor
+    if is_dtensor(tensor):
+        return local(tensor)
+    return tensor
 
 
 def live(tensor: Any) -> torch.Tensor:
     """As `local`, but a plain tensor is itself: for looking, not for keeping."""
-    return tensor if type(tensor) in PLAIN else local(tensor)
+    part: torch.Tensor = tensor
+    if type(tensor) not in PLAIN:
+        part = local(tensor)
+    return part
 
 
 @lru_cache(maxsize=16)
@@ -143,54 +153,55 @@ def describe(path: str, tensor: Any, ranks: Ranks) -> str:
 
 
 def _submeshes(path: str, tensor: Any, ranks: Ranks) -> SubMeshes:
-    if not ranks.holders.divided:
+    if not ranks.placement.divided:
         return ()
-    return ranks.holders.submeshes(path, _mesh_ranks(tensor.device_mesh))
+    return ranks.placement.submeshes(path, _mesh_ranks(tensor.device_mesh))
 
 
 @lru_cache(maxsize=256)
-def _words(placements: Any) -> tuple[str, ...]:
-    return tuple(map(_word, placements))
+def _placement_codes(placements: Any) -> tuple[str, ...]:
+    return tuple(map(_placement_code, placements))
 
 
-def _word(placement: Any) -> str:
+def _placement_code(placement: Any) -> str:
     if placement.is_replicate():
         return "R"
     # A _StridedShard says of itself that it is a Shard, too.
-    return f"S{placement.dim}" if type(placement).__name__ == "Shard" else ""
+    if type(placement).__name__ == "Shard":
+        return f"S{placement.dim}"
+    return ""
 
 
-def placement_words(tensor: Any) -> list[str]:
+def placement_codes(tensor: Any) -> list[str]:
     """How a DTensor lies along each dimension of its mesh: `R` whole, `S0` divided along its dimension 0; "" for what
     no word says."""
-    return list(_words(tensor.placements))
+    return list(_placement_codes(tensor.placements))
 
 
 class Full(NamedTuple):
     """`State(full=True)`: rank 0 has whole tensors. `gather`: now, of a save; a restore fills what lies here."""
 
-    wanted: bool
+    is_requested: bool
     gather: bool
 
 
-def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Full) -> LocalPart | None:
+def locate(path: str, tensor: torch.Tensor, ranks: Ranks, *, per_rank: bool, full: Full) -> LocalPart | None:
     """Where this rank's part of `tensor` belongs; None when no part of it lies here.
 
-    `own`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors are gathered this is a
-    collective.
-    Raises StateNotSerializable for subclasses of Tensor, which `subclasses` takes apart before, and for placements that
-    are no box of the whole.
+    `per_rank`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors are gathered this
+    is a collective. Raises StateNotSerializable for subclasses of Tensor, which `subclasses` takes apart before, and
+    for placements that are no box of the whole.
     """
-    if own and is_dtensor(tensor):
+    if per_rank and is_dtensor(tensor):
         return LocalPart(local(tensor), (), (), (0, 1), (), None)
-    if is_dtensor(tensor):
-        return _gathered(path, tensor, ranks) if full.gather else _of_dtensor(path, tensor, ranks)
-    if own and is_sharded_tensor(tensor):
+    if per_rank and is_sharded_tensor(tensor):
         raise StateNotSerializable(path, "ShardedTensor, of which each rank has a part already, as its own")
+    if full.gather and is_sharded(tensor):
+        return _gathered(path, tensor, ranks)
+    if is_dtensor(tensor):
+        return _of_dtensor(path, tensor, ranks)
     if is_sharded_tensor(tensor):
-        if full.gather:
-            return _gathered(path, tensor, ranks)
-        return _of_sharded_tensor(path, tensor, ranks, alone=full.wanted)
+        return _of_sharded_tensor(path, tensor, ranks, alone=full.is_requested)
     if torch.nn.parameter.is_lazy(tensor):
         raise StateNotSerializable(
             path,
@@ -198,10 +209,10 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Ful
             hint="run the model forward once before its first restore or save",
         )
     if not is_plain(tensor):
-        raise unsavable.of_subclass(path, tensor)
-    if own:
+        raise unsavable.subclass_error(path, tensor)
+    if per_rank:
         return LocalPart(tensor.detach(), (), (), (0, 1), (), None)
-    some = ranks.holders.of(path)
+    some = ranks.placement.of(path)
     if some is None:
         return LocalPart(tensor.detach(), (), (), (ranks.rank, ranks.world), (), None)
     replica, holders = some
@@ -210,13 +221,15 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Ful
 
 def _gathered(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
     """Whole on rank 0, without memory elsewhere: the others write none of it."""
-    gather = gathering.of_dtensor if is_dtensor(tensor) else gathering.of_sharded_tensor
-    whole = gather(tensor, wanted=ranks.rank == 0)
-    if whole is None and ranks.rank == 0:
+    if is_dtensor(tensor):
+        full_tensor = gathering.gather_dtensor(tensor, is_requested=ranks.rank == 0)
+    else:
+        full_tensor = gathering.gather_sharded_tensor(tensor, is_requested=ranks.rank == 0)
+    if full_tensor is None and ranks.rank == 0:
         raise StateNotSerializable(path, "ShardedTensor with full=True, of a process group without rank 0 of the job")
-    if whole is None:
-        whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    return LocalPart(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
+    if full_tensor is None:
+        full_tensor = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return LocalPart(full_tensor, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
 
 
 class _Box(NamedTuple):
@@ -242,12 +255,12 @@ def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], subme
     here = mesh.get_coordinate()
     if here is None:
         return None
-    _refuse_other_than_boxes(mesh, placements, shape)
+    _require_boxes(mesh, placements, shape)
     extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     absent = 0 in extents and any(here[dim] for dim in split)
-    whole = [dim for dim in range(mesh.ndim) if dim not in split]
-    replica, holders, group = _replicas(mesh, whole, here, submeshes, ranks)
+    replicated_dims = [dim for dim in range(mesh.ndim) if dim not in split]
+    replica, holders, group = _replicas(mesh, replicated_dims, here, submeshes, ranks)
     return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
 
 
@@ -264,11 +277,13 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
         raise StateNotSerializable(path, f"DTensor whose local shape is {tuple(part.shape)}, expected {box.extents}")
     if box.absent:
         return None
-    whole = box.extents == shape
+    offsets, full = box.offsets, shape
+    if box.extents == shape:
+        offsets, full = (), ()
     return LocalPart(
         part,
-        () if whole else box.offsets,
-        () if whole else shape,
+        offsets,
+        full,
         box.replica,
         box.holders,
         box.group,
@@ -276,7 +291,7 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     )
 
 
-def _refuse_other_than_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
+def _require_boxes(mesh: Any, placements: Any, shape: tuple[int, ...]) -> None:
     """Raises ValueError."""
     parts: dict[int, int] = {}
     strided = set()
@@ -303,13 +318,15 @@ def _replicas(
     holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
     if submeshes:
         places = [_mesh_ranks(mesh).index(rank) for rank in holders]
-        holders = tuple(sorted(submesh[place] for submesh in submeshes for place in places))
+        holders = tuple(sorted(submesh[index] for submesh in submeshes for index in places))
     if len(holders) == 1:
         return (0, 1), holders, None
     if len(holders) == ranks.world:
         return (ranks.rank, ranks.world), (), None
     wide = [dim for dim in dims if mesh.size(dim) > 1]
-    group = mesh.get_group(wide[0]) if len(wide) == 1 and not submeshes else None
+    group = None
+    if len(wide) == 1 and not submeshes:
+        group = mesh.get_group(wide[0])
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
@@ -329,11 +346,13 @@ def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> 
     if len(shards) > 1:
         raise StateNotSerializable(path, f"ShardedTensor with {len(shards)} shards on one rank")
     shape, extents = tuple(tensor.shape), tuple(shards[0].metadata.shard_sizes)
-    whole = extents == shape
+    offsets, full = tuple(shards[0].metadata.shard_offsets), shape
+    if extents == shape:
+        offsets, full = (), ()
     return LocalPart(
         shards[0].tensor.detach(),
-        () if whole else tuple(shards[0].metadata.shard_offsets),
-        () if whole else shape,
+        offsets,
+        full,
         (0, 1),
         (),
         None,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hyperpod_kit.checkpoint.copied_sources import CopyGuard
-from hyperpod_kit.checkpoint.copier import Batch, Copier, CopyRun
 from hyperpod_kit.checkpoint.device import DeviceCopy
+from hyperpod_kit.checkpoint.memory_copy import Batch, Copier, CopyRun
 
 
 class SlotCopy:
@@ -41,12 +41,13 @@ class SlotCopy:
             for copy in device_copies
         ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
-        self._host_run: CopyRun = copier.start(batches, self._part, background=background)
-        self._device_run: CopyRun | None = (
-            copier.start(small, self._part, background=background) if device_copies else None
-        )
+        self._host_run: CopyRun = copier.start(batches, self._finish_part, background=background)
+        if device_copies:
+            self._device_run: CopyRun | None = copier.start(small, self._finish_part, background=background)
+        else:
+            self._device_run = None
 
-    def _part(self, error: BaseException | None) -> None:
+    def _finish_part(self, error: BaseException | None) -> None:
         with self._lock:
             self._open -= 1
             self._error = self._error or error

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint import device
-from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.checkpoint.staging_slot import StagingSlot
@@ -24,10 +24,10 @@ class SlotPool:
 
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
-        self.folder = folder or places.mine()
-        uid, run = places.node_uid(), shm_slots.run_hash(run_id)
+        self.folder = folder or shm_paths.user_directory()
+        uid, run = shm_paths.node_uid(), shm_slots.run_hash(run_id)
         self._names = [shm_slots.SlotName(uid, run, rank, n) for n in range(count)]
-        self._ours: dict[int, StagingSlot] = {}
+        self._staging_slots: dict[int, StagingSlot] = {}
         self._busy: dict[int, shm_slots.Slot] = {}
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -35,8 +35,8 @@ class SlotPool:
         self._pin = False
         # What the thread of `prepare` has behind it: the plan, and slots by their names.
         self._planned = threading.Event()
-        self._made = {name: threading.Event() for name in self._names}
-        self._all_made()
+        self._ready = {name: threading.Event() for name in self._names}
+        self._set_all_ready()
 
     @property
     def count(self) -> int:
@@ -46,34 +46,34 @@ class SlotPool:
     @property
     def slots(self) -> list[shm_slots.Slot]:
         """Those that are mapped."""
-        return [*self._busy.values(), *(slot.memory for slot in self._ours.values())]
+        return [*self._busy.values(), *(slot.memory for slot in self._staging_slots.values())]
 
     def attach(self) -> None:
         """Map the slots that are there, for restoring as well as for saving; a thread faults in the newest capture.
 
         The others can wait for `prepare`: while a state is restored every core and the memory's bandwidth is its own.
         """
-        self.settle()
-        one = self._names[0]
-        names = shm_slots.names(self.folder, uid=one.uid, run=one.run, rank=one.rank)
-        found = list(shm_slots.attached(self.folder, names))
-        self._busy = {memory.name.slot: memory for memory in found}
-        pages = {memory.name: memory.page for memory in found}
+        self.join()
+        first_name = self._names[0]
+        names = shm_slots.names(self.folder, uid=first_name.uid, run=first_name.run, rank=first_name.rank)
+        attached = list(shm_slots.attached(self.folder, names))
+        self._busy = {memory.name.slot: memory for memory in attached}
+        pages = {memory.name: memory.page for memory in attached}
         captures = {name: page.key for name, page in pages.items() if page is not None and page.state != SlotState.FREE}
         if captures:
             newest = max(captures, key=lambda name: captures[name])
             self._start(self._busy[newest.slot].prefault)
 
     def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
-        """Make all slots in a thread, behind what `attach` has begun; the next `settle` waits for it. `needed()` gives
+        """Make all slots in a thread, behind what `attach` has begun; the next `join` waits for it. `needed()` gives
         the layout and the bytes of non-tensor state, and is called there. `pin`: for copies from a GPU."""
         before, self._thread = self._thread, None
         self._pin = pin
-        told = threading.Event()
+        may_begin = threading.Event()
 
         def work() -> None:
             # A start waits until the new thread runs, and that one would keep the interpreter's lock for 5 ms.
-            told.wait()
+            may_begin.wait()
             if before is not None:
                 before.join()
             try:
@@ -84,30 +84,33 @@ class SlotPool:
                         return
                     if self._usable(name, layout, extra) is None and name.slot in self._busy:
                         self._register(self._busy[name.slot])  # a save will have it one day, and must not wait then
-                    self._made[name].set()
+                    self._ready[name].set()
             except (CheckpointError, OSError) as err:
                 self._error = err
             finally:
-                self._all_made()
+                self._set_all_ready()
 
-        for event in (self._planned, *self._made.values()):
+        for event in (self._planned, *self._ready.values()):
             event.clear()
         self._start(work)
-        told.set()
+        may_begin.set()
 
     def complete(self, like: StagingSlot) -> None:
         """After a save into `like`: have the slots that still lack the room for such a save made, as `prepare` does. A
         state may have grown since, or not have been there to make them for."""
         if self._thread is not None and self._thread.is_alive():
             return  # it makes them
-        layout, extra = like.layout, like.memory.room[1] // 4  # of which `_usable` makes four times as much
+        layout, extra = like.layout, like.memory.capacity[1] // 4  # of which `_usable` makes four times as much
         if any(self._lacks(name, layout) for name in self._names):
             self.prepare(lambda: (layout, extra), pin=self._pin)
 
     def _lacks(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
         """Whether a save would have to make that slot, or make it anew."""
-        slot = self._ours.get(name.slot)
-        memory = slot.memory if slot is not None else self._busy.get(name.slot)
+        slot = self._staging_slots.get(name.slot)
+        if slot is not None:
+            memory: shm_slots.Slot | None = slot.memory
+        else:
+            memory = self._busy.get(name.slot)
         if memory is None:
             return True
         if _holds(memory, layout):
@@ -115,11 +118,11 @@ class SlotPool:
         page = memory.page
         return page is None or page.state == SlotState.FREE
 
-    def _all_made(self) -> None:
-        for event in (self._planned, *self._made.values()):
+    def _set_all_ready(self) -> None:
+        for event in (self._planned, *self._ready.values()):
             event.set()
 
-    def planned(self) -> None:
+    def wait_until_planned(self) -> None:
         """Wait until `prepare` has the layout; the slots may still be in the making."""
         self._planned.wait()
 
@@ -127,7 +130,7 @@ class SlotPool:
         self._thread = threading.Thread(target=work, daemon=True, name="hpk-prefault")
         self._thread.start()
 
-    def settle(self) -> None:
+    def join(self) -> None:
         """Wait for what `attach` and `prepare` have begun."""
         if self._thread is not None:
             self._thread.join()
@@ -140,7 +143,7 @@ class SlotPool:
         """
         for name in self._names:
             # The first save takes the first slot while the next one is still being made.
-            self._made[name].wait()
+            self._ready[name].wait()
             error, self._error = self._error, None
             if error is not None:
                 raise error
@@ -150,8 +153,11 @@ class SlotPool:
         return None
 
     def _usable(self, name: shm_slots.SlotName, layout: ShardLayout, extra: int) -> StagingSlot | None:
-        slot = self._ours.get(name.slot)
-        memory = slot.memory if slot is not None else self._busy.get(name.slot) or self._find(name)
+        slot = self._staging_slots.get(name.slot)
+        if slot is not None:
+            memory: shm_slots.Slot | None = slot.memory
+        else:
+            memory = self._busy.get(name.slot) or self._find(name)
         if memory is not None:
             page = memory.page
             if page is not None and page.state != SlotState.FREE:
@@ -159,24 +165,24 @@ class SlotPool:
                     self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and _holds(memory, layout) and memory.room[1] >= extra:
+            if page is not None and _holds(memory, layout) and memory.capacity[1] >= extra:
                 memory.prefault()
                 self._register(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
-                    slot = self._ours[name.slot] = StagingSlot(memory, layout)
+                    slot = self._staging_slots[name.slot] = StagingSlot(memory, layout)
                 return slot
             # Of another size, and free: nothing is lost. The new file gets a new mapping.
-            self._ours.pop(name.slot, None)
+            self._staging_slots.pop(name.slot, None)
             device.unregister(memory)
             memory.unlink()
             del slot, memory
-        made = shm_slots.create(
+        created = shm_slots.create(
             self.folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
         )
-        made.prefault()
-        self._register(made)
-        self._ours[name.slot] = StagingSlot(made, layout)
-        return self._ours[name.slot]
+        created.prefault()
+        self._register(created)
+        self._staging_slots[name.slot] = StagingSlot(created, layout)
+        return self._staging_slots[name.slot]
 
     def _register(self, memory: shm_slots.Slot) -> None:
         if self._pin and not device.register(memory):
@@ -200,12 +206,12 @@ class SlotPool:
             self._thread.join(seconds)
 
     def close(self) -> None:
-        self.settle()
+        self.join()
         for memory in self.slots:
             device.unregister(memory)
-        self._ours.clear()
+        self._staging_slots.clear()
         self._busy.clear()
 
 
 def _holds(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
-    return layout.size <= memory.room[0] <= layout.size + SLACK
+    return layout.size <= memory.capacity[0] <= layout.size + SLACK

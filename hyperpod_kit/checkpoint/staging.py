@@ -8,14 +8,14 @@ from typing import Literal
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, comparing, copier, device
+from hyperpod_kit.checkpoint import codec, device, memory_copy, replica_check
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, SlotState
-from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import FreeSlot, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.agent.save_failures import NO_SLOT
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
-from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.plan import SavePlan
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.checkpoint.saves import Saves
@@ -46,16 +46,16 @@ class Staging:
         pool: SlotPool,
         threads: int,
         saves: Saves,
-        agent: AgentKeeper,
-        comparing: comparing.Comparing,
+        agent: AgentSupervisor,
+        replica_check: replica_check.ReplicaCheck,
         overlap: bool,
         waiting: Callable[[], None],
     ) -> None:
         self.fence = Fence()
         self._waiting = waiting
         self._origin, self._algorithm, self._overlap = origin, algorithm, overlap
-        self._pool, self._saves, self._agent, self._comparing = pool, saves, agent, comparing
-        self._copier = copier.Copier(threads)
+        self._pool, self._saves, self._agent, self._replica_check = pool, saves, agent, replica_check
+        self._copier = memory_copy.Copier(threads)
         self._devices = device.Devices()
         self._plan: SavePlan | None = None
 
@@ -67,13 +67,15 @@ class Staging:
         )
 
     def _needed(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
-        extra, own = self._texts(tensors)
-        return self._plan_of(tensors, own).layout, len(extra)
+        extra, local_tree = self._texts(tensors)
+        return self._plan_of(tensors, local_tree).layout, len(extra)
 
     def _texts(self, tensors: StateTensors) -> tuple[bytes, bytes]:
         """What is not a tensor, and which part of it lies in the shard: none of rank 0's, which
         extra.json has."""
-        return codec.texts_of(tensors.tree, tensors.own if self._origin.rank else ())
+        if self._origin.rank == 0:
+            return codec.split_texts(tensors.tree, ())
+        return codec.split_texts(tensors.tree, tensors.per_rank_keys)
 
     def stage(
         self,
@@ -86,15 +88,15 @@ class Staging:
         # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
         with torch.inference_mode(False):
             try:
-                begun = self._begin(tensors, handle, on_busy)
+                started = self._begin(tensors, handle, on_busy)
             except BaseException as err:
-                self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
+                self._fail(handle, f"it could not be captured: {str(err) or type(err).__name__}")
                 raise
-            if begun is None:
+            if started is None:
                 return False
-            copy, slot = begun
+            copy, slot = started
             if self._overlap and self.fence.watch(optimizers):
-                self.fence.hold(copy, handle)
+                self.fence.track(copy, handle)
             else:
                 copy.wait()
             self._pool.complete(slot)
@@ -102,35 +104,41 @@ class Staging:
 
     def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> tuple[SlotCopy, StagingSlot] | None:
         """Tensors, plan, slot, copy."""
-        self._pool.planned()
-        extra, own = self._texts(tensors)
-        plan = self._plan_of(tensors, own)
-        compared = self._comparing.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
-        room = len(extra) + (compared.room if compared is not None else 0)
+        self._pool.wait_until_planned()
+        extra, local_tree = self._texts(tensors)
+        plan = self._plan_of(tensors, local_tree)
+        compared = self._replica_check.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
+        room = len(extra)
+        if compared is not None:
+            room += compared.room
         slot = self._pool.acquire(plan.layout, room) or self._make_room(plan, handle, room, on_busy)
         if slot is None:
-            self._comparing.lost(handle.seq)
+            self._replica_check.forget(handle.seq)
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
-        origin = self._origin if handle.tier == "storage" else self._origin.for_memory
-        slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, own)
+        origin = self._origin
+        if handle.tier != "storage":
+            origin = origin.for_memory
+        slot.begin(
+            Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, local_tree
+        )
         try:
             return self._copy(tensors, plan, slot, handle, compared), slot
         except BaseException:
             slot.give_back()
             raise
 
-    def _plan_of(self, tensors: StateTensors, own: bytes) -> SavePlan:
+    def _plan_of(self, tensors: StateTensors, local_tree: bytes) -> SavePlan:
         plan = self._plan
-        if plan is None or not plan.fits(tensors, len(own)):
+        if plan is None or not plan.fits(tensors, len(local_tree)):
             plan = self._plan = SavePlan(
                 tensors,
                 rank=self._origin.rank,
                 world=self._origin.world,
                 run_id=self._origin.run_id,
                 algorithm=self._algorithm,
-                own=len(own),
+                tree_bytes=len(local_tree),
             )
         return plan
 
@@ -140,7 +148,7 @@ class Staging:
         plan: SavePlan,
         slot: StagingSlot,
         handle: Handle,
-        compared: comparing.Comparison | None,
+        compared: replica_check.Comparison | None,
     ) -> SlotCopy:
         written = plan.pieces_of(tensors)
         pieces = slot.grouped(written)
@@ -155,8 +163,10 @@ class Staging:
             early, late = early + compared.work(early=True), late + compared.work(early=False)
 
         def finish(error: BaseException | None) -> None:
-            problem = guard.problem if error is None else f"the copy failed: {error}"
-            self._finish(slot, handle, problem, compared)
+            if error is None:
+                self._finish(slot, handle, guard.problem, compared)
+            else:
+                self._finish(slot, handle, f"the copy failed: {error}", compared)
 
         if self._overlap:
             self._copier.start(early).wait()
@@ -165,38 +175,40 @@ class Staging:
         return SlotCopy(self._copier, late + early, device_copies, guard, finish, background=False)
 
     def _finish(
-        self, slot: StagingSlot, handle: Handle, problem: str | None, compared: comparing.Comparison | None
+        self, slot: StagingSlot, handle: Handle, problem: str | None, compared: replica_check.Comparison | None
     ) -> None:
         """The copy has ended, in whatever thread."""
         if problem is not None:
             slot.end(SlotState.FREE)
-            self._give_up(handle, problem)
+            self._fail(handle, problem)
             return
-        slot.end(SlotState.CAPTURED, compared.held() if compared is not None else None)
+        slot.end(SlotState.CAPTURED, compared.digests() if compared is not None else None)
         with self._saves.changed:
-            handle.become(SaveState.CAPTURED)
+            handle.advance(SaveState.CAPTURED)
         self._agent.send(SlotCaptured(slot.number))
 
-    def _give_up(self, handle: Handle, why: str) -> None:
+    def _fail(self, handle: Handle, reason: str) -> None:
         """This rank will not have this save.
 
         The agent then replies `dropped`, which changes nothing: a handle never leaves a final state.
         """
-        self._saves.lose(handle, SaveState.FAILED, why)
-        self._agent.send(SaveSkipped(self._key(handle), why))
+        self._saves.end_without_success(handle, SaveState.FAILED, reason)
+        self._agent.send(SaveSkipped(self._key(handle), reason))
 
     def _make_room(self, plan: SavePlan, handle: Handle, extra: int, on_busy: OnBusy) -> StagingSlot | None:
         if on_busy == "skip":
             return None
-        end = time.monotonic() + (_RELEASE_SECONDS if on_busy == "replace" else float("inf"))
-        asked = self._saves.released
+        end = float("inf")
         if on_busy == "replace":
-            self._agent.send(MakeRoom(self._key(handle)))
+            end = time.monotonic() + _RELEASE_SECONDS
+        released_before = self._saves.released
+        if on_busy == "replace":
+            self._agent.send(FreeSlot(self._key(handle)))
         slot = None
         while slot is None and self._saves.agent_error is None and time.monotonic() < end:
-            answered = self._saves.released != asked
+            was_released = self._saves.released != released_before
             slot = self._pool.acquire(plan.layout, extra)
-            if slot is None and on_busy == "replace" and answered:
+            if slot is None and on_busy == "replace" and was_released:
                 return None
             if slot is None:
                 if self._saves.stalled is None:
@@ -217,7 +229,7 @@ class Staging:
         self._copier.close()
         self._pool.close()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The same, without waiting for a copy that may still be under way."""
         self._pool.close()
 

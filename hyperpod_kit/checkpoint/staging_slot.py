@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import copier, device
+from hyperpod_kit.checkpoint import device, memory_copy
 from hyperpod_kit.checkpoint.agent import replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.copied_sources import CopiedSources
@@ -46,22 +46,22 @@ class StagingSlot:
         # Of the last save: its pieces that are not early, the same in groups, and the batches for those in host memory.
         self._late: list[TensorPiece] = []
         self._grouped = PieceGroups([], [], [], CopiedSources([]))
-        self._batches: list[copier.Batch] | None = None
+        self._batches: list[memory_copy.Batch] | None = None
 
     @property
     def number(self) -> int:
         return self.memory.name.slot
 
-    def begin(self, page: Page, extra: bytes, own: bytes = b"") -> None:
-        """FREE -> WRITING, with the header and the non-tensor state in place, of which `own` lies in the
+    def begin(self, page: Page, extra: bytes, local_tree: bytes = b"") -> None:
+        """FREE -> WRITING, with the header and the non-tensor state in place, of which `local_tree` lies in the
         shard. Raises CheckpointError."""
         failpoint("capture.begin")
-        self.memory.put(page.to(SlotState.WRITING))
+        self.memory.write_page(page.transition(SlotState.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.memory.image[: len(head)] = head
         begin, end = self.layout.tree
-        self.memory.image[begin:end] = own.ljust(end - begin)
-        self.memory.put_extra(extra)
+        self.memory.image[begin:end] = local_tree.ljust(end - begin)
+        self.memory.write_extra(extra)
         self._extra = extra
         failpoint("capture.header")
 
@@ -71,15 +71,15 @@ class StagingSlot:
         if page is not None and page.state == SlotState.WRITING:
             self.end(SlotState.FREE)
 
-    def end(self, state: SlotState, held: replicas.Replicas | None = None) -> None:
-        """WRITING -> CAPTURED, or FREE when the copy failed. `held`: of a save that compares, see replicas."""
+    def end(self, state: SlotState, digests: replicas.Replicas | None = None) -> None:
+        """WRITING -> CAPTURED, or FREE when the copy failed. `digests`: of a save that compares, see replicas."""
         failpoint("capture.before_page")
-        if held:
-            extra = replicas.with_replicas(self._extra, held)
-            self.memory.put_extra(extra)
-            self.memory.move(state, extra_size=len(extra), extra_root=digest.small(extra))
+        if digests:
+            extra = replicas.with_replicas(self._extra, digests)
+            self.memory.write_extra(extra)
+            self.memory.transition(state, extra_size=len(extra), extra_root=digest.small(extra))
         else:
-            self.memory.move(state)
+            self.memory.transition(state)
         failpoint("capture.done")
 
     def grouped(self, pieces: Sequence[TensorPiece]) -> PieceGroups:
@@ -101,20 +101,20 @@ class StagingSlot:
             self._grouped.late_sources,
         )
 
-    def batches(self, pieces: Sequence[TensorPiece]) -> list[copier.Batch]:
+    def batches(self, pieces: Sequence[TensorPiece]) -> list[memory_copy.Batch]:
         """The copies of these pieces from host memory."""
         if pieces is self._grouped.late and self._batches is not None:
             return self._batches
-        made = copier.batches(
+        host_batches = memory_copy.batches(
             [
-                copier.TensorCopy(self._tensors[piece.spec.name], piece.tensor)
+                memory_copy.TensorCopy(self._tensors[piece.spec.name], piece.tensor)
                 for piece in pieces
                 if piece.spec.name in self._tensors
             ]
         )
         if pieces is self._grouped.late:
-            self._batches = made
-        return made
+            self._batches = host_batches
+        return host_batches
 
     def device_pieces(self, pieces: Sequence[TensorPiece]) -> list[device.DevicePiece]:
         """These pieces, on devices, and where they go."""

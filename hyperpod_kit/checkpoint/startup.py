@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import opened, values
-from hyperpod_kit.checkpoint.agent import greeting, places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint import open_managers, wire_values
+from hyperpod_kit.checkpoint.agent import handshake, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
-from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
 from hyperpod_kit.checkpoint.repository import identity as identities
 from hyperpod_kit.checkpoint.repository.store.open import is_path
@@ -73,43 +73,46 @@ class StartIdentity:
 def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algorithm: str | None) -> StartIdentity:
     """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
-    where = os.path.abspath(where) if is_path(where) else where
-    opened.close_forgotten(where)
-    problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
+    if is_path(where):
+        where = os.path.abspath(where)
+    open_managers.close_forgotten(where)
+    problem = None
+    if open_managers.manager_of(where) is not None:
+        problem = f"this process has a Manager of {where} already"
     key = _attempt_key()
-    seen = ranks.meet(
+    greetings = ranks.handshake(
         (
             socket.gethostname(),
             [name for name, ok in digest.available().items() if ok],
             problem,
-            greeting.PROTOCOL,
+            handshake.PROTOCOL,
             message_auth.proof(key, "which attempt") if key else "",
         )
     )
-    problem = first_problem([found for _, _, found, _, _ in seen])
+    problem = first_problem([rank_problem for _, _, rank_problem, _, _ in greetings])
     if problem is not None:
         raise RunIsOwned(problem, hint="close that one first, or use it; `with Manager(...)` closes by itself")
-    answer: Any = None
+    response: Any = None
     if ranks.rank == 0:
         try:
-            chosen = digest.asked_for(algorithm) or digest.best(*[names for _, names, *_ in seen])
+            chosen = digest.requested_algorithm(algorithm) or digest.best(*[names for _, names, *_ in greetings])
             digest.algorithm(chosen)
-            answer = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
+            response = (identities.open_root(where, run), secrets.token_hex(3), secrets.token_hex(16), chosen)
         except CheckpointError as err:
-            answer = err
+            response = err
         except OSError as err:
-            answer = _unusable(where, err)
-    answer = ranks.broadcast(answer)
-    if isinstance(answer, Exception):
-        raise answer
-    identity, incarnation, token, chosen = answer
-    if len({protocol for *_, protocol, _ in seen}) > 1:
+            response = _unusable_root_error(where, err)
+    response = ranks.broadcast(response)
+    if isinstance(response, Exception):
+        raise response
+    identity, incarnation, token, chosen = response
+    if len({protocol for *_, protocol, _ in greetings}) > 1:
         raise CheckpointError("the ranks' agents are of several releases of hyperpod-kit: all ranks of a run need one")
-    if key and len({attempt for *_, attempt in seen}) == 1:
+    if key and len({attempt for *_, attempt in greetings}) == 1:
         # The token passed through gloo, where others may listen; the attempt's key did not.
         token = message_auth.derive_key(key, "agents", token).hex()
     return StartIdentity(
-        where, identities.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, *_ in seen)
+        where, identities.RunIdentity(*identity), incarnation, token, chosen, tuple(host for host, *_ in greetings)
     )
 
 
@@ -123,12 +126,14 @@ def _attempt_key() -> bytes:
 def start_agent(
     ranks: Ranks,
     identity: StartIdentity,
-    options: Message,
+    options: JsonMessage,
     on_event: Callable[[AgentEvent], TrainerMessage | None],
-) -> AgentKeeper:
+) -> AgentSupervisor:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
-    own = addresses(identity.hosts) if ranks.rank == 0 or options.get("partners") else []
-    setup: Message = {
+    local_addresses = []
+    if ranks.rank == 0 or options.get("partners"):
+        local_addresses = addresses(identity.hosts)
+    setup: JsonMessage = {
         "root": identity.root,
         "run": identity.run.run,
         "run_id": identity.run.run_id,
@@ -137,32 +142,35 @@ def start_agent(
         "incarnation": identity.incarnation,
         "token": identity.token,
         "owner": list(identity.owner),
-        "addresses": own,
+        "addresses": local_addresses,
         "algorithm": identity.algorithm,
         "versions": {"torch": torch.__version__},
         **options,
     }
     error: Exception | None = None
-    agent: AgentKeeper | None = None
+    agent: AgentSupervisor | None = None
     port = 0
     try:
-        setup["folder"] = _own_place()
-        agent = AgentKeeper(setup, on_event)
+        setup["folder"] = _shm_directory()
+        agent = AgentSupervisor(setup, on_event)
         port = agent.wait_ready()
     except (CheckpointError, OSError) as err:
         error = err
-    errors = [found for found in ranks.gather(error) if found is not None]
+    errors = [rank_error for rank_error in ranks.gather(error) if rank_error is not None]
     if errors or agent is None:
         if agent is not None:
-            agent.let_go()
+            agent.detach()
         raise errors[0]
     # The name comes last: where none of the addresses is of this machine, its agent listens on all interfaces.
-    told = [(host, port) for host in (*own, *([socket.gethostname()] if _spread(identity.hosts) else ()))]
-    agent.send(Connect(ranks.broadcast(told if ranks.rank == 0 else None)))
+    names = list(local_addresses)
+    if _has_several_hosts(identity.hosts):
+        names.append(socket.gethostname())
+    endpoints = [(host, port) for host in names]
+    agent.send(Connect(ranks.broadcast(endpoints if ranks.rank == 0 else None)))
     return agent
 
 
-@values.carried
+@wire_values.register_type
 class Epoch(NamedTuple):
     """This start's epoch and the highest seq so far. `problem`: why the root could not be written, so that the epoch is
     not ours yet: what is there can be restored, and nothing be saved."""
@@ -178,49 +186,48 @@ def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> E
     `near`: what all ranks have in memory and on their nodes' disks.
     """
     hot = [key[:2] for key in near]
-    answer: Any = None
+    response: Any = None
     if ranks.rank == 0:
         try:
-            epoch, seq = catalog.highest(identity.root)
+            epoch, seq = catalog.highest_epoch_and_seq(identity.root)
             seq = max([seq] + [s for _, s in hot])
             above = max([e for e, _ in hot], default=0)
-            answer = Epoch(max(epoch, above) + 1, seq)
-            answer = Epoch(
+            response = Epoch(max(epoch, above) + 1, seq)
+            response = Epoch(
                 commit.claim_epoch(identity.root, identity.run, above=above, job=identity.job, first_seq=seq + 1), seq
             )
         except CheckpointError as err:
-            answer = err
+            response = err
         except OSError as err:
             # The root is full or read-only: no reason not to take from memory, or from there, what it has.
-            answer = (
-                answer._replace(problem=_words(identity.root, err))
-                if isinstance(answer, Epoch)
-                else _unusable(identity.root, err)
-            )
-    answer = ranks.broadcast(answer)
-    if isinstance(answer, Exception):
-        raise answer
-    return Epoch(*answer)
+            if isinstance(response, Epoch):
+                response = response._replace(problem=_describe_error(identity.root, err))
+            else:
+                response = _unusable_root_error(identity.root, err)
+    response = ranks.broadcast(response)
+    if isinstance(response, Exception):
+        raise response
+    return Epoch(*response)
 
 
-def _words(root: str, err: OSError) -> str:
-    return f"{root}: {verify.reason_of(err)}{_room(root)}"
+def _describe_error(root: str, err: OSError) -> str:
+    return f"{root}: {verify.describe_failure(err)}{_free_space(root)}"
 
 
-def _unusable(root: str, err: OSError) -> CheckpointError:
+def _unusable_root_error(root: str, err: OSError) -> CheckpointError:
     """The error for a root with which no run can start."""
-    return CheckpointError(
-        _words(root, err),
-        hint=f"df -h -i {root}; mount; or another root" if is_path(root) else f"hyperpod-kit checkpoint ls {root}",
-    )
+    hint = f"hyperpod-kit checkpoint ls {root}"
+    if is_path(root):
+        hint = f"df -h -i {root}; mount; or another root"
+    return CheckpointError(_describe_error(root, err), hint=hint)
 
 
-def _room(root: str) -> str:
+def _free_space(root: str) -> str:
     """How much is free where the root is to be; "" when that is not known."""
     while is_path(root):
         try:
-            found = os.statvfs(root)
-            return f"; {found.f_bavail * found.f_frsize} bytes and {found.f_favail} files are free there"
+            stats = os.statvfs(root)
+            return f"; {stats.f_bavail * stats.f_frsize} bytes and {stats.f_favail} files are free there"
         except FileNotFoundError:
             root = os.path.dirname(root)
         except OSError:
@@ -228,19 +235,21 @@ def _room(root: str) -> str:
     return ""
 
 
-def _own_place() -> str:
+def _shm_directory() -> str:
     """The directory of shared memory that this user's slots are in. Raises OSError."""
     try:
-        return places.mine()
+        return shm_paths.user_directory()
     except OSError as err:
-        raise shm_slots.explained(err, places.base()) from None
+        raise shm_slots.explain_error(err, shm_paths.base()) from None
 
 
-def _spread(hosts: Sequence[str]) -> bool:
+def _has_several_hosts(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
 def addresses(hosts: Sequence[str]) -> list[str]:
     """Where an agent of this machine listens, and those of the others may reach it, best first."""
     here = socket.gethostname()
-    return listening.local_addresses(here, sorted(set(hosts) - {here})) if _spread(hosts) else ["127.0.0.1"]
+    if _has_several_hosts(hosts):
+        return listening.local_addresses(here, sorted(set(hosts) - {here}))
+    return ["127.0.0.1"]

@@ -22,14 +22,14 @@ from hyperpod_kit.checkpoint import (
     modules,
     optimizer,
     optimizer_state,
-    owned,
+    per_rank_paths,
     randomness,
     sharding,
 )
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.submeshes import TensorLayout
-from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
+from hyperpod_kit.checkpoint.tensors import Collector, StateTensors, TensorPiece, TensorUse, WalkCache
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -94,22 +94,27 @@ class State:
         **objects: Any,
     ) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
-        self.model: torch.nn.Module | None = _inner(model)
-        sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
+        self.model: torch.nn.Module | None = _unwrap(model)
+        sent: frozenset[str] = frozenset()
+        if model is not None and self.model:
+            sent = broadcast.broadcast_buffers(model, self.model)
         self._apart = _Apart(sent, frozen)
-        self.optimizer: torch.optim.Optimizer | None = _inner(optimizer)
-        self.extra: dict[str, Any] = extra if extra is not None else {}
+        self.optimizer: torch.optim.Optimizer | None = _unwrap(optimizer)
+        if extra is not None:
+            self.extra: dict[str, Any] = extra
+        else:
+            self.extra = {}
         self.rng = rng
         self.full = full
-        given = {name: _inner(thing) for name, thing in objects.items()}
+        given = {name: _unwrap(thing) for name, thing in objects.items()}
         self._objects = comm_hooks.StateObjects(given, model)
         things = {
             "model": self.model,
             "optimizer": self.optimizer,
             **{f"objects.{name}": thing for name, thing in given.items()},
         }
-        self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
-        self._known = Known()
+        self._owned = per_rank_paths.PerRankPaths([own] if isinstance(own, str) else map(_unwrap, own), things)
+        self._cache = WalkCache()
         self._filling = Filling()
         self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
@@ -117,15 +122,15 @@ class State:
     @property
     def objects(self) -> dict[str, Any]:
         """The objects that were given by name, and those that DDP's communication hooks keep."""
-        return self._objects.everything()
+        return self._objects.all_objects()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers of this state that take hooks on their step, at which the weights change."""
         # What is no Optimizer and drives one may change the weights before that one's hooks hear of the step.
         things = [thing for thing in self._optimizers().values() if isinstance(thing, torch.optim.Optimizer)]
-        found = [optimizer.stepper(thing) for thing in things]
-        return [thing for thing in found if thing is not None]
+        steppers = [optimizer.hookable_optimizer(thing) for thing in things]
+        return [thing for thing in steppers if thing is not None]
 
     def when_complete(self, then: Callable[[State], None]) -> None:
         """Call `then(self)` as soon as every tensor exists: now, or after the step that makes the optimizer's state.
@@ -169,12 +174,12 @@ class State:
         Raises:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
-        known = Known() if self.full else self._known
-        collector = Collector(ranks, known, full=self.full, gather=False, owned=self._owned)
+        cache = WalkCache() if self.full else self._cache
+        collector = Collector(ranks, cache, full=self.full, gather=False, owned=self._owned)
         if self.model is None or not fsdp1.is_used(self.model):
             self._shared(collector)
-        others = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
-        self._own_values(collector, others, ranks.rank)
+        plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
+        self._per_rank_values(collector, plain_objects, ranks.rank)
         for name, thing in self.objects.items():
             if isinstance(thing, torch.nn.Module):
                 _warn_of_nothing(name, thing)
@@ -193,26 +198,28 @@ class State:
         Raises:
             StateNotSerializable: A value is one that no checkpoint can hold.
         """
-        collector = Collector(ranks, self._known, full=self.full, owned=self._owned)
+        collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
         tree = self._shared(collector)
-        values = self._own_values(collector, self.objects, ranks.rank)
+        values = self._per_rank_values(collector, self.objects, ranks.rank)
         tree.update(values)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             prefix = f"rank.{ranks.rank:05d}"
-            tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", partial(_take_own, collector, prefix))
+            tree["rng"] = codec.encode(
+                randomness.capture(), f"{prefix}.rng", partial(_take_per_rank, collector, prefix)
+            )
         return collector.finish(tree, [*values, "rng"])
 
-    def _own_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    def _per_rank_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
         """What each rank has for itself: of objects that are neither modules nor optimizers, and `extra`."""
         prefix = f"rank.{rank:05d}"
-        mine = partial(_take_own, collector, prefix)
+        take_per_rank = partial(_take_per_rank, collector, prefix)
         values = {
-            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine, classes=True)
+            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", take_per_rank, classes=True)
             for name, thing in objects.items()
             if not _is_shared(thing)
         }
-        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine, classes=True)
+        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", take_per_rank, classes=True)
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
@@ -261,7 +268,7 @@ class State:
         """
         self._check(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         classes = tree.get("classes", {})
         for path, thing in self._optimizers().items():
             described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
@@ -269,10 +276,12 @@ class State:
                 self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
-            ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
+            ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
         live = self._shared(collector)
-        loaders = {} if sharded1 else self._loaders()
+        loaders = {}
+        if not sharded1:
+            loaders = self._loaders()
         for path in live:
             if path not in self._optimizers():
                 _compare(path, live[path], tree, loaders.get(path))
@@ -283,28 +292,30 @@ class State:
 
     def _matched(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
         """What `collector` took for `live`, under the names that `tree` has for it."""
-        wanted = set(codec.tensor_names(dict(tree)))
+        saved_names = set(codec.tensor_names(dict(tree)))
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        names = codec.renamed(live, tree) if any(name not in wanted for name in collector.names) else {}
-        collector.drop([name for name in collector.names if names.get(name, name) not in wanted])
+        names = {}
+        if any(name not in saved_names for name in collector.names):
+            names = codec.saved_names(live, tree)
+        collector.drop([name for name in collector.names if names.get(name, name) not in saved_names])
         tensors = collector.finish(live)
         pieces = tuple(
             _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
             for piece in tensors.pieces
-            if names.get(piece.spec.name, piece.spec.name) in wanted
+            if names.get(piece.spec.name, piece.spec.name) in saved_names
         )
-        _refuse_twice(pieces)
+        _require_distinct(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
-        absent = tuple(name for name in tensors.absent if name in wanted)
+        absent = tuple(name for name in tensors.absent if name in saved_names)
         live_by_name = {
             names.get(name, name): collector.source(name)
             for name in (*(piece.spec.name for piece in tensors.pieces), *absent)
-            if names.get(name, name) in wanted
+            if names.get(name, name) in saved_names
         }
         self._filling.live = live_by_name
         return replace(tensors, pieces=pieces, absent=absent)
 
-    def wants(self, tree: Mapping[str, Any]) -> set[str]:
+    def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """Name the tensors of `tree` that are filled or given to `adopt`; the others need not be read.
 
         Args:
@@ -313,11 +324,10 @@ class State:
         Returns:
             The names.
         """
-        mine = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
-        mine.update((f"objects.{name}", thing) for name, thing in self.objects.items())
-        return {
-            name for part, thing in mine.items() if thing is not None for name in codec.tensor_names(tree.get(part))
-        }
+        parts = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
+        parts.update((f"objects.{name}", thing) for name, thing in self.objects.items())
+        given = [part for part, thing in parts.items() if thing is not None]
+        return {name for part in given for name in codec.tensor_names(tree.get(part))}
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """Name the tensors that this rank holds of what ranks share, and their layouts.
@@ -335,42 +345,44 @@ class State:
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
-        collector = Collector(ranks, Known(), owned=self._owned)
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        collector = Collector(ranks, WalkCache(), owned=self._owned)
+        fqns = self._fqns()
         things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
         with torch.no_grad():
             for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
-                    left_out = self._left_out(thing) if path == "model" else frozenset()
+                    left_out: frozenset[str] = frozenset()
+                    if path == "model":
+                        left_out = self._left_out(thing)
                     modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
         if ranks.world > 1:
-            self._own_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
-        found = collector.layouts()
+            self._per_rank_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
+        layouts = collector.layouts()
         for path, optimizer_ in self._optimizers().items():
-            found[path] = TensorLayout("")
+            layouts[path] = TensorLayout("")
             for name, param in optimizer.parameters_of(optimizer_, fqns):
                 state = f"{path}.state.{name}"
                 if state not in self._owned:
-                    found[state] = _place_of(param)
-        return found
+                    layouts[state] = _state_layout(param)
+        return layouts
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Forget earlier walks, because which rank holds what has changed."""
-        self._known = Known()
+        self._cache = WalkCache()
 
     def _check(self, tree: Mapping[str, Any]) -> None:
         """What can be seen before anything is made. Raises CheckpointError."""
         objects = self.objects
         paths = {f"objects.{name}" for name in objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree) - comm_hooks.missing(set(objects), tree))
+        missing = sorted(paths.difference(tree) - comm_hooks.missing_hook_states(set(objects), tree))
         if missing:
-            there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
+            saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
-                f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
+                f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
                 hint="leave out of State what was not saved, restore, and make another State then",
             )
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self.model is not None and fsdp1.is_used(self.model)):
                 optimizer.check(thing, tree[path], fqns, path)
@@ -378,9 +390,9 @@ class State:
     def _compare_classes(self, tree: Mapping[str, Any]) -> None:
         saved = tree.get("classes", {})
         for path, thing in self._optimizers().items():
-            said = optimizer.compare_class(thing, tree[path], saved.get(path), path)
-            if said is not None:
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
+            warning = optimizer.compare_class(thing, tree[path], saved.get(path), path)
+            if warning is not None:
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def withdraw(self) -> None:
         """Remove the state that `targets` made for optimizers, because nothing was restored."""
@@ -402,19 +414,21 @@ class State:
         filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
-            return live[name] if name in live else loaded[name]
+            if name in live:
+                return live[name]
+            return loaded[name]
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.adopt(tree, tensor)
         loaders = self._loaders()
         if "model" in loaders and self._sharded1 is None:
             loaders["model"].adopt(tree["model"], tensor, wholes, filling.fresh.keys())
-        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        fqns = self._fqns()
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
                     thing, tree[path], fqns, live=live, wholes=wholes, tensor=loaded.__getitem__
-                ).carry_out()
+                ).run()
         for name, other in self.objects.items():
             path = f"objects.{name}"
             if path in loaders:
@@ -422,9 +436,16 @@ class State:
             elif not _is_shared(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.adopt(self.extra, tree["extra"], tensor)
-        self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
+        self._adopt_generators(tree, loaded)
         self.restore_rng()
         self._filling, self._sharded1 = Filling(), None
+
+    def _adopt_generators(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
+        """Take the states of the generators where they are restored and the checkpoint has them."""
+        if self.rng and "rng" in tree:
+            self._generators = codec.decode(tree["rng"], loaded.__getitem__)
+        else:
+            self._generators = None
 
     def restore_rng(self) -> None:
         """Set the random number generators once more to where the last restore set them.
@@ -452,22 +473,34 @@ class State:
             loaders["model"] = modules.Loader(self.model, sent=self._apart.sent)
         return loaders
 
+    def _fqns(self) -> dict[int, str]:
+        """Name the model's parameters by their ids; none without a model."""
+        if self.model is None:
+            return {}
+        return modules.fqns(self.model)[0]
+
     def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
-        return frozenset() if self._apart.frozen else modules.frozen(model)
+        if self._apart.frozen:
+            return frozenset()
+        return modules.frozen(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """By path. The one that is given as the optimizer need not be of torch's class: it may drive one."""
-        others = {
+        objects = {
             f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
         }
-        return others if self.optimizer is None else {"optimizer": self.optimizer, **others}
+        if self.optimizer is None:
+            return objects
+        return {"optimizer": self.optimizer, **objects}
 
 
-def _inner(thing: Any) -> Any:
+def _unwrap(thing: Any) -> Any:
     """What is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
-        return modules.bare(thing)
-    return optimizer.bare(thing) if isinstance(thing, torch.optim.Optimizer) else thing
+        return modules.unwrap(thing)
+    if isinstance(thing, torch.optim.Optimizer):
+        return optimizer.unwrap(thing)
+    return thing
 
 
 def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
@@ -500,7 +533,7 @@ def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects
 
 
 def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
-    held_back = modules.held_back(module)
+    held_back = modules.nonpersistent_names(module)
     if held_back:
         warnings.warn(
             f"nothing of {name}, a {type(module).__name__}, is saved: its {', '.join(held_back[:3])} are declared as "
@@ -511,20 +544,26 @@ def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
         )
 
 
-def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
+def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
     """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
     sharded = sharding.is_sharded(tensor)
-    use = TensorUse.VALUE if sharded else TensorUse.OWN
+    use = TensorUse.PER_RANK
+    if sharded:
+        use = TensorUse.VALUE
     taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
-    gradient = 0 if sharded else codec.gradient_of(tensor)
+    gradient = 0
+    if not sharded:
+        gradient = codec.gradient_flag(tensor)
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
 
 
-def _place_of(param: torch.Tensor) -> TensorLayout:
+def _state_layout(param: torch.Tensor) -> TensorLayout:
     """Where the state of a parameter is, whatever it is."""
-    return sharding.layout_of(param)._replace(kind="") if sharding.is_dtensor(param) else TensorLayout("")
+    if sharding.is_dtensor(param):
+        return sharding.layout_of(param)._replace(kind="")
+    return TensorLayout("")
 
 
 def _is_shared(thing: object) -> bool:
@@ -533,19 +572,21 @@ def _is_shared(thing: object) -> bool:
 
 def _as_saved(piece: TensorPiece, name: str) -> TensorPiece:
     """Under the name that it has in the checkpoint: another rank's own, say."""
-    return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
+    if piece.spec.name == name:
+        return piece
+    return replace(piece, spec=piece.spec._replace(name=name))
 
 
-def _refuse_twice(pieces: Iterable[TensorPiece]) -> None:
+def _require_distinct(pieces: Iterable[TensorPiece]) -> None:
     """Raises CheckpointError."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for piece in pieces:
-        if piece.spec.name in seen:
+        if piece.spec.name in names:
             raise CheckpointError(
                 f"{piece.spec.name} is one tensor in the checkpoint, and several here",
                 hint="tie what was tied when it was saved",
             )
-        seen.add(piece.spec.name)
+        names.add(piece.spec.name)
 
 
 def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any], loader: modules.Loader | None) -> None:

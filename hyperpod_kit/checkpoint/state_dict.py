@@ -14,7 +14,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.submeshes import TensorLayout
-from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorUse
+from hyperpod_kit.checkpoint.tensors import Collector, StateTensors, TensorUse, WalkCache
 from hyperpod_kit.errors import CheckpointError
 
 _RESERVED = frozenset({"classes", "held", "records", "rng", "save"})
@@ -36,23 +36,23 @@ class StateDict(State):
         taken = sorted(_RESERVED.intersection(values))
         if taken:
             raise ValueError(f"{taken[0]!r} is a reserved name at the top of a state dict: give it another one")
-        self._below = _Below(own)
-        self._asked: dict[str, Any] = {}
+        self._below = _NamesBelow(own)
+        self._live_values: dict[str, Any] = {}
 
     def check(self, ranks: Ranks) -> None:
         """See State."""
-        others = {name: value for name, value in self.extra.items() if not _is_stateful(value)}
-        _encoded(others, Collector(ranks, Known(), owned=self._below))
+        plain_values = {name: value for name, value in self.extra.items() if not _is_stateful(value)}
+        _encoded(plain_values, Collector(ranks, WalkCache(), owned=self._below))
 
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State."""
-        collector = Collector(ranks, self._known, owned=self._below)
-        return collector.finish({"extra": {}, **_encoded(self._walked(), collector)})
+        collector = Collector(ranks, self._cache, owned=self._below)
+        return collector.finish({"extra": {}, **_encoded(self._current_values(), collector)})
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """See State."""
-        collector = Collector(ranks, Known(), owned=self._below)
-        _encoded(self._walked(), collector)
+        collector = Collector(ranks, WalkCache(), owned=self._below)
+        _encoded(self._current_values(), collector)
         return collector.layouts()
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
@@ -60,21 +60,21 @@ class StateDict(State):
         for value in self.extra.values():
             if isinstance(value, torch.optim.Optimizer) and optimizer_state.materialise(value):
                 self._filling.made.append(value)
-        self._asked = self._walked()
-        missing = sorted(path for path, live, saved in _leaves(self._asked, dict(tree)) if not _fits(live, saved))
+        self._live_values = self._current_values()
+        missing = sorted(path for path, live, saved in _leaves(self._live_values, dict(tree)) if not _fits(live, saved))
         if missing:
             raise CheckpointError(
                 f"the checkpoint has no {', '.join(missing[:8])}; at its top it has {', '.join(sorted(tree))}",
                 hint="leave out of the state dict what was not saved",
             )
-        collector = Collector(ranks, self._known, owned=self._below)
-        encoded = _encoded(self._asked, collector)
+        collector = Collector(ranks, self._cache, owned=self._below)
+        encoded = _encoded(self._live_values, collector)
         self._filling.fit_subclasses(tree, encoded, collector)
         return self._matched(collector, encoded, tree)
 
-    def wants(self, tree: Mapping[str, Any]) -> set[str]:
+    def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """See State."""
-        return {name for _, _, saved in _leaves(self._asked, dict(tree)) for name in codec.tensor_names(saved)}
+        return {name for _, _, saved in _leaves(self._live_values, dict(tree)) for name in codec.tensor_names(saved)}
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """See State."""
@@ -82,23 +82,29 @@ class StateDict(State):
         self._filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
-            return live[name] if name in live else loaded[name]
+            if name in live:
+                return live[name]
+            return loaded[name]
 
         for name, value in list(self.extra.items()):
-            filled = _filled(self._asked[name], tree[name], tensor)
+            filled = _fill(self._live_values[name], tree[name], tensor)
             if _is_stateful(value):
                 value.load_state_dict(filled)
             else:
                 self.extra[name] = filled
-        self._filling, self._asked = Filling(), {}
+        self._filling, self._live_values = Filling(), {}
 
     def _waiting(self) -> list[torch.optim.Optimizer]:
         if any(isinstance(value, torch.nn.Module) and fsdp1.is_used(value) for value in self.extra.values()):
             return []  # whose state dict is a collective
-        found = [optimizer.stepper(value) for value in self.extra.values() if isinstance(value, torch.optim.Optimizer)]
-        return [thing for thing in found if thing is not None and not thing.state]
+        steppers = [
+            optimizer.hookable_optimizer(value)
+            for value in self.extra.values()
+            if isinstance(value, torch.optim.Optimizer)
+        ]
+        return [thing for thing in steppers if thing is not None and not thing.state]
 
-    def _walked(self) -> dict[str, Any]:
+    def _current_values(self) -> dict[str, Any]:
         return {name: value.state_dict() if _is_stateful(value) else value for name, value in self.extra.items()}
 
 
@@ -106,12 +112,14 @@ _MISSING = object()
 """Stands for what the checkpoint does not have."""
 
 
-class _Below:
+class _NamesBelow:
     """Whether a name is one of those, or below one."""
 
     def __init__(self, names: Iterable[str]) -> None:
         patterns = [fnmatch.translate(more) for name in names for more in (name, f"{name}.*")]
-        self._match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+        self._match: re.Pattern[str] | None = None
+        if patterns:
+            self._match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
     def __contains__(self, path: object) -> bool:
         return self._match is not None and self._match.fullmatch(str(path)) is not None
@@ -132,7 +140,9 @@ def _inside(live: Any) -> Iterable[tuple[Any, Any]] | None:
     """(key, value) of a container that is gone into; None for what is one value: an empty one, and a list without a
     tensor in it, whose length may be another in the checkpoint."""
     if isinstance(live, dict):
-        return live.items() if live else None
+        if live:
+            return live.items()
+        return None
     if isinstance(live, (list, tuple)) and any(map(_has_tensor, live)):
         return enumerate(live)
     return None
@@ -152,13 +162,20 @@ def _fits(live: Any, saved: codec.Json) -> bool:
 def _has_tensor(live: Any) -> bool:
     if _is_tensor(live):
         return True
-    items = live.values() if isinstance(live, dict) else live if isinstance(live, (list, tuple)) else ()
-    return any(map(_has_tensor, items))
+    if isinstance(live, dict):
+        return any(map(_has_tensor, live.values()))
+    if isinstance(live, (list, tuple)):
+        return any(map(_has_tensor, live))
+    return False
 
 
-def _held(saved: codec.Json) -> dict[Any, codec.Json]:
-    held = codec.children(saved) if isinstance(saved, (dict, list)) else None
-    return held if isinstance(held, dict) else dict(enumerate(held or ()))
+def _children_by_key(saved: codec.Json) -> dict[Any, codec.Json]:
+    children = None
+    if isinstance(saved, (dict, list)):
+        children = codec.children(saved)
+    if isinstance(children, dict):
+        return children
+    return dict(enumerate(children or ()))
 
 
 def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str, Any, codec.Json]]:
@@ -167,22 +184,22 @@ def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str,
     if inside is None:
         yield path, live, saved
         return
-    held = _held(saved)
+    children = _children_by_key(saved)
     for key, item in inside:
-        yield from _leaves(item, held.get(key, _MISSING), f"{path}.{key}" if path else str(key))
+        yield from _leaves(item, children.get(key, _MISSING), f"{path}.{key}" if path else str(key))
 
 
-def _filled(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
+def _fill(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
     """`live` with the checkpoint's values in it: tensors are filled by now, containers stay the same ones."""
     if _is_tensor(live):
         return live
     inside = _inside(live)
     if inside is None:
         return codec.decode(saved, tensor)
-    held = _held(saved)
-    made = {key: _filled(item, held[key], tensor) for key, item in list(inside)}
+    children = _children_by_key(saved)
+    filled = {key: _fill(item, children[key], tensor) for key, item in list(inside)}
     if isinstance(live, tuple):
-        return tuple(made.values())
-    for key, item in made.items():
+        return tuple(filled.values())
+    for key, item in filled.items():
         live[key] = item
     return live

@@ -44,8 +44,10 @@ class TakenApart(NamedTuple):
 
     def is_as_it_was(self, tensor: Any) -> bool:
         """Whether `tensor`, which was taken apart before, still has these parts."""
-        here = sharding.holder(tensor)
-        names = here.__tensor_flatten__()[0] if here is self.holder else ()
+        here = sharding.unwrap_dtensor(tensor)
+        if here is not self.holder:
+            return not self.parts
+        names = here.__tensor_flatten__()[0]
         return len(names) == len(self.parts) and all(
             part.name == name and getattr(here, name) is part.inner
             for part, name in zip(self.parts, names, strict=True)
@@ -61,14 +63,14 @@ def name_of_class(kind: type) -> str:
     return typed_values.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
-def apart(path: str, tensor: Any) -> TakenApart | None:
+def take_apart(path: str, tensor: Any) -> TakenApart | None:
     """The parts of a tensor, or of the local part of a DTensor; None for one without. Raises StateNotSerializable for
     a class that cannot be taken apart."""
-    local = sharding.holder(tensor)
+    local = sharding.unwrap_dtensor(tensor)
     if sharding.is_plain(local) or sharding.is_sharded(local) or torch.nn.parameter.is_lazy(local):
         return None
     if local.is_nested or not hasattr(local, "__tensor_flatten__"):
-        raise unsavable.of_subclass(path, local)
+        raise unsavable.subclass_error(path, local)
     names, context = local.__tensor_flatten__()
     inner = {name: getattr(local, name) for name in names}
     if not sharding.is_dtensor(tensor):
@@ -91,10 +93,12 @@ def part_record(name: str, part: InnerTensor) -> dict[str, Json]:
     record: dict[str, Json] = {"$": "tensor", "name": name}
     if isinstance(part.inner, torch.Tensor) and part.inner.dtype in NAMES:
         record.update(t=NAMES[part.inner.dtype], s=list(part.tensor.shape))
-    return record if not part.rows else {**record, ROWS: part.rows}
+    if not part.rows:
+        return record
+    return {**record, ROWS: part.rows}
 
 
-def rebuilt(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
+def rebuild(record: dict[str, Json], parts: dict[str, torch.Tensor], context: Any) -> Any:
     """A new tensor of the class that was saved. Raises CheckpointError."""
     name = record["class"]
     kind = typed_values.class_of(name)
@@ -116,7 +120,7 @@ def one_row(name: str, stack: torch.Tensor) -> torch.Tensor:
     return first
 
 
-def unlike(path: str, saved: dict[str, Json] | None, here: dict[str, Json] | None) -> str | None:
+def describe_difference(path: str, saved: dict[str, Json] | None, here: dict[str, Json] | None) -> str | None:
     """Why the subclass that is here is not the one that was saved, by their records, in words; None where it is. A
     plain tensor has no record."""
     classes = [record["class"] if record is not None else "plain tensor" for record in (saved, here)]
@@ -128,21 +132,29 @@ def unlike(path: str, saved: dict[str, Json] | None, here: dict[str, Json] | Non
     return None
 
 
-def add_part(whole: Any, name: str, record: dict[str, Json]) -> InnerTensor:
+def add_part(subclass_tensor: Any, name: str, record: dict[str, Json]) -> InnerTensor:
     """Memory for a part that the checkpoint has and the tensor here does not have yet, of the shape that it has on one
     rank. It counts when the holder has it."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Shard
 
     rows = record.get(ROWS, 0)
-    shape = record["s"][1:] if rows else record["s"]
-    inner = torch.empty(shape, dtype=TYPES[record["t"]], device=sharding.holder(whole).device)
-    if not sharding.is_dtensor(whole):
+    shape = record["s"]
+    if rows:
+        shape = shape[1:]
+    inner = torch.empty(shape, dtype=TYPES[record["t"]], device=sharding.unwrap_dtensor(subclass_tensor).device)
+    if not sharding.is_dtensor(subclass_tensor):
         return InnerTensor(name, inner, inner)
-    placements = tuple(one if one.is_replicate() or not rows else Shard(0) for one in whole.placements)
-    data = inner.unsqueeze(0) if rows else inner
-    made: Any = DTensor.from_local(data, whole.device_mesh, placements, run_check=False, shape=torch.Size(record["s"]))
-    return InnerTensor(name, inner, made, rows)
+    placements = tuple(
+        placement if placement.is_replicate() or not rows else Shard(0) for placement in subclass_tensor.placements
+    )
+    data = inner
+    if rows:
+        data = inner.unsqueeze(0)
+    dtensor: Any = DTensor.from_local(
+        data, subclass_tensor.device_mesh, placements, run_check=False, shape=torch.Size(record["s"])
+    )
+    return InnerTensor(name, inner, dtensor, rows)
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -159,23 +171,23 @@ class _Division(NamedTuple):
     extent: int
 
 
-def _divided(path: str, whole: Any, name: str, inner: torch.Tensor) -> InnerTensor:
+def _divided(path: str, dtensor: Any, name: str, inner: torch.Tensor) -> InnerTensor:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import Shard
 
     if not sharding.is_plain(inner):
         raise StateNotSerializable(
-            f"{path}.{name}", f"{type(inner).__name__} inside a {type(sharding.local(whole)).__name__} of a DTensor"
+            f"{path}.{name}", f"{type(inner).__name__} inside a {type(sharding.local(dtensor)).__name__} of a DTensor"
         )
-    local, mesh = sharding.local(whole), whole.device_mesh
-    placements, rows, data = whole.placements, 0, inner.detach()
+    local, mesh = sharding.local(dtensor), dtensor.device_mesh
+    placements, rows, data = dtensor.placements, 0, inner.detach()
     if inner.shape == local.shape:
-        shape: tuple[int, ...] = tuple(whole.shape)
+        shape: tuple[int, ...] = tuple(dtensor.shape)
     elif all(placement.is_replicate() for placement in placements):
         shape = tuple(inner.shape)
     else:
         split = [number for number, placement in enumerate(placements) if not placement.is_replicate()]
-        division = _division(whole, name)
+        division = _division(dtensor, name)
         if division is not None:
             shape = (*inner.shape[: division.dim], division.extent, *inner.shape[division.dim + 1 :])
             dim = division.dim
@@ -184,32 +196,32 @@ def _divided(path: str, whole: Any, name: str, inner: torch.Tensor) -> InnerTens
             for number in split:
                 rows *= mesh.size(number)
             data, shape, dim = data.unsqueeze(0), (rows, *inner.shape), 0
-        placements = tuple(Shard(dim) if number in split else one for number, one in enumerate(placements))
+        placements = tuple(Shard(dim) if number in split else original for number, original in enumerate(placements))
     stride = torch.empty(shape, device="meta", dtype=data.dtype).stride()
-    made: Any = DTensor.from_local(data, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
-    return InnerTensor(name, inner, made, rows)
+    part: Any = DTensor.from_local(data, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)
+    return InnerTensor(name, inner, part, rows)
 
 
-def _division(whole: Any, name: str) -> _Division | None:
+def _division(dtensor: Any, name: str) -> _Division | None:
     """Where the part `name` is divided in proportion to the whole: seen from what slicing the local part does to it.
     None where that cannot be seen, or its boundaries would lie inside an item."""
-    local = sharding.local(whole)
-    dims = {placement.dim for placement in whole.placements if not placement.is_replicate()}
+    local = sharding.local(dtensor)
+    dims = {placement.dim for placement in dtensor.placements if not placement.is_replicate()}
     if len(dims) != 1:
         return None
     (dim,) = dims
     inner = getattr(local, name)
-    found = _sliced(local, dim, name)
-    if found is None:
+    sliced = _sliced(local, dim, name)
+    if sliced is None:
         return None
-    along, ratio = found
+    along, ratio = sliced
     parts = 1
-    for number, placement in enumerate(whole.placements):
+    for number, placement in enumerate(dtensor.placements):
         if not placement.is_replicate():
-            parts *= whole.device_mesh.size(number)
-    extent, each = whole.shape[dim], -(-whole.shape[dim] // parts)
+            parts *= dtensor.device_mesh.size(number)
+    extent, each = dtensor.shape[dim], -(-dtensor.shape[dim] // parts)
     even = extent % parts == 0
-    nested = sum(not placement.is_replicate() for placement in whole.placements) > 1
+    nested = sum(not placement.is_replicate() for placement in dtensor.placements) > 1
     scaled = extent * ratio
     if (each * ratio).denominator != 1 or scaled.denominator != 1 or (nested and not even):
         return None

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 
 SubMeshes = tuple[tuple[int, ...], ...]
 """The global ranks of each sub-mesh in the order of its grid; () where the tensor has one mesh or none."""
 
 
-@values.carried
+@wire_values.register_type
 class TensorLayout(NamedTuple):
     """How a rank sees a tensor. Of one that is divided, the mesh: its extents and its global ranks in their order."""
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import codec, sharding, subclasses, unsavable
-from hyperpod_kit.checkpoint.agent import held
+from hyperpod_kit.checkpoint.agent import name_coverage
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository import digest
@@ -29,7 +29,7 @@ class TensorUse(enum.Enum):
     VALUE = "other code may change it too"
     BUFFER = "forward may change it, and replica 0's counts"
     SENT_BUFFER = "the same, and DDP sends replica 0's to the others before it is used"
-    OWN = "a value of this rank alone"
+    PER_RANK = "a value of this rank alone"
 
     @property
     def early(self) -> bool:
@@ -70,14 +70,14 @@ class TensorPiece:
         return self.replica[1] > 1 and not self.loose and not self.temporary
 
     @property
-    def own(self) -> bool:
+    def is_per_rank(self) -> bool:
         """Whether the tensor is this rank's alone."""
-        return is_own(self.spec.name)
+        return is_per_rank(self.spec.name)
 
     @property
     def kind(self) -> str:
         """Type and shape in words; a sharded tensor's mesh and placements too."""
-        return self.layout or f"{self.spec.dtype} {list(self.spec.whole)}"
+        return self.layout or f"{self.spec.dtype} {list(self.spec.full_shape)}"
 
 
 # What decides whether the tensors of two walks have the same plan: each piece's spec and layout.
@@ -96,10 +96,10 @@ class StateTensors:
     shared: int
     outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
-    own: tuple[str, ...] = ()  # the keys of the tree whose values are each rank's own
+    per_rank_keys: tuple[str, ...] = ()  # the keys of the tree whose values are each rank's own
 
 
-class SeenTensor(NamedTuple):
+class CachedTensor(NamedTuple):
     """A tensor as a walk found it. While these are as they were, so is its piece: a walk over thousands of tensors is
     a part of each save's stall."""
 
@@ -113,7 +113,7 @@ class SeenTensor(NamedTuple):
     identity: tuple[object, ...]
 
 
-class SeenSubclass(NamedTuple):
+class CachedSubclass(NamedTuple):
     """A tensor subclass as a walk took it apart."""
 
     tensor: torch.Tensor
@@ -121,12 +121,12 @@ class SeenSubclass(NamedTuple):
     head: dict[str, Any]
 
 
-class Known:
+class WalkCache:
     """What the walks before this one have computed; holds no tensor that was made for a walk."""
 
     def __init__(self) -> None:
-        self.pieces: dict[str, SeenTensor] = {}
-        self.apart: dict[str, SeenSubclass] = {}
+        self.pieces: dict[str, CachedTensor] = {}
+        self.apart: dict[str, CachedSubclass] = {}
         self.specs: dict[str, TensorSpec] = {}
         self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
 
@@ -137,7 +137,7 @@ class Collector:
     def __init__(
         self,
         ranks: Ranks,
-        known: Known,
+        cache: WalkCache,
         *,
         full: bool = False,
         gather: bool = True,
@@ -147,14 +147,14 @@ class Collector:
         """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`. Of the
         paths in `owned` the tensors are each rank's own. Without `ties` two names of one memory are two tensors."""
         self._ranks = ranks
-        self._known = known
+        self._cache = cache
         self._full = full
         self._owned = owned
         self._places = sharding.Full(full, full and gather)
         self._tied = ties
         self._pieces: dict[str, TensorPiece] = {}
         self._sources: dict[str, torch.Tensor] = {}
-        self.wholes: dict[str, SeenSubclass] = {}
+        self.wholes: dict[str, CachedSubclass] = {}
         """The subclasses that were taken, by the names that their parts begin with."""
         self._records: dict[int, dict[str, Any]] = {}
         self._ties: dict[tuple[object, ...], str] = {}
@@ -186,15 +186,17 @@ class Collector:
 
     def layouts(self) -> dict[str, TensorLayout]:
         """Of all that was taken and that ranks share, as this rank knows it by itself."""
-        found = {piece.spec.name: self._layout(piece.spec.name, piece.kind) for piece in self._shared()}
-        return found | {name: self._layout(name, layout) for name, layout in self._absent}
+        of_pieces = {piece.spec.name: self._layout(piece.spec.name, piece.kind) for piece in self._shared()}
+        return of_pieces | {name: self._layout(name, layout) for name, layout in self._absent}
 
     def _shared(self) -> list[TensorPiece]:
-        return [piece for piece in self._pieces.values() if not piece.own]
+        return [piece for piece in self._pieces.values() if not piece.is_per_rank]
 
     def _layout(self, name: str, kind: str) -> TensorLayout:
         source = self._sources[name]
-        return sharding.layout_of(source) if sharding.is_sharded(source) else TensorLayout(kind)
+        if sharding.is_sharded(source):
+            return sharding.layout_of(source)
+        return TensorLayout(kind)
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget tensors that were taken: the checkpoint that is to be restored has none of these names."""
@@ -209,7 +211,7 @@ class Collector:
         tensor: torch.Tensor,
         use: TensorUse = TensorUse.WEIGHT,
         *,
-        whole: torch.Tensor | None = None,
+        subclass: torch.Tensor | None = None,
     ) -> str | dict[str, Any]:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
         Of a subclass that is made of several tensors, its record. `whole`: the subclass of which it is a part.
@@ -218,27 +220,27 @@ class Collector:
         ShardedTensor).
         Raises StateNotSerializable for a kind of tensor that cannot be held.
         """
-        own = use is TensorUse.OWN
+        per_rank = use is TensorUse.PER_RANK
         if path in self._owned:
-            own, path = True, own_name(self._ranks.rank, path)
+            per_rank, path = True, per_rank_name(self._ranks.rank, path)
         if path in self._sources:
             path = self._other_name(path)
-        seen = self._known.pieces.get(path)
+        cached = self._cache.pieces.get(path)
         piece: TensorPiece | None
-        if seen is not None and seen.use is use and _is_as_seen(tensor, seen):
+        if cached is not None and cached.use is use and _is_unchanged(tensor, cached):
             self._sources[path] = tensor
-            piece, identity = seen.piece, seen.identity
+            piece, identity = cached.piece, cached.identity
         else:
-            tensor = sharding.settled(tensor)
+            tensor = sharding.wait_for_collective(tensor)
             apart = self._apart(path, tensor)
             if apart is not None:
-                return self._taken_apart(path, tensor, apart, TensorUse.OWN if own else use)
+                return self._taken_apart(path, tensor, apart, TensorUse.PER_RANK if per_rank else use)
             self._sources[path] = tensor
-            piece = self._make(path, tensor, use, own, whole)
-            identity = self._identity(path, tensor, piece, own)
+            piece = self._make(path, tensor, use, per_rank, subclass)
+            identity = self._identity(path, tensor, piece, per_rank)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
-                self._known.pieces[path] = SeenTensor(
+                self._cache.pieces[path] = CachedTensor(
                     tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), use, piece, identity
                 )
         first = self._ties.setdefault(identity, path)
@@ -256,29 +258,33 @@ class Collector:
             raise StateNotSerializable(path, "second tensor of that name")
         return next(name for number in itertools.count(2) if (name := f"{path}~{number}") not in self._sources)
 
-    def _apart(self, path: str, tensor: torch.Tensor) -> SeenSubclass | None:
-        seen = self._known.apart.get(path)
-        if seen is not None and seen.tensor is tensor and seen.parts.is_as_it_was(tensor):
-            return seen
-        parts = subclasses.apart(path, tensor)
+    def _apart(self, path: str, tensor: torch.Tensor) -> CachedSubclass | None:
+        cached = self._cache.apart.get(path)
+        if cached is not None and cached.tensor is tensor and cached.parts.is_as_it_was(tensor):
+            return cached
+        parts = subclasses.take_apart(path, tensor)
         if parts is None:
             return None
-        seen = self._known.apart[path] = SeenSubclass(tensor, parts, codec.head_of_subclass(parts))
-        return seen
+        cached = self._cache.apart[path] = CachedSubclass(tensor, parts, codec.subclass_head(parts))
+        return cached
 
-    def _taken_apart(self, path: str, tensor: torch.Tensor, apart: SeenSubclass, use: TensorUse) -> dict[str, Any]:
-        tied = self._records.get(id(tensor)) if self._tied else None
+    def _taken_apart(self, path: str, tensor: torch.Tensor, apart: CachedSubclass, use: TensorUse) -> dict[str, Any]:
+        tied = None
+        if self._tied:
+            tied = self._records.get(id(tensor))
         if tied is not None:
             return tied
         self.wholes[path] = apart
         record = {**apart.head, "name": path, "parts": {}}
         self._records[id(tensor)] = record
         for part in apart.parts.parts:
-            taken = self.take(f"{path}.{part.name}", part.tensor, use, whole=tensor)
+            taken = self.take(f"{path}.{part.name}", part.tensor, use, subclass=tensor)
             record["parts"][part.name] = subclasses.part_record(taken, part) if isinstance(taken, str) else taken
         return record
 
-    def _identity(self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, own: bool) -> tuple[object, ...]:
+    def _identity(
+        self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, per_rank: bool
+    ) -> tuple[object, ...]:
         """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
         if not self._tied:
             return (path,)
@@ -287,18 +293,18 @@ class Collector:
         local = piece.tensor
         if not local.numel():
             return (path,)
-        return (own, *_memory(local))
+        return (per_rank, *_memory(local))
 
     def _make(
-        self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool, whole: torch.Tensor | None
+        self, path: str, tensor: torch.Tensor, use: TensorUse, per_rank: bool, subclass: torch.Tensor | None
     ) -> TensorPiece | None:
-        place = sharding.place(path, tensor, self._ranks, own=own, full=self._places)
-        if place is None:
+        part = sharding.locate(path, tensor, self._ranks, per_rank=per_rank, full=self._places)
+        if part is None:
             return None
-        local = place.local
+        local = part.local
         # What was gathered has memory on rank 0 alone; elsewhere its type is looked at.
-        unsavable.refuse(
-            path, torch.empty(0, dtype=local.dtype, device="cpu") if place.temporary and local.is_meta else local
+        unsavable.require_savable(
+            path, torch.empty(0, dtype=local.dtype, device="cpu") if part.temporary and local.is_meta else local
         )
         if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
             # It could be saved, but nothing could fill it again: its items are one in memory.
@@ -307,50 +313,53 @@ class Collector:
                 f"tensor of {list(local.shape)} that was expanded: several of its items are one in memory",
                 hint=f"{path}: use expand(...).clone()",
             )
-        spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), place.offsets, place.full)
+        spec = TensorSpec(path, NAMES[local.dtype], tuple(local.shape), part.offsets, part.full)
         # The same object again makes comparing two walks cheap.
-        spec = self._known.specs.setdefault(path, spec) if self._known.specs.get(path) == spec else spec
-        self._known.specs[path] = spec
+        if self._cache.specs.get(path) == spec:
+            spec = self._cache.specs.setdefault(path, spec)
+        self._cache.specs[path] = spec
         piece = TensorPiece(
             spec,
             local,
-            place.replica,
-            place.group,
-            use.early or place.temporary,
+            part.replica,
+            part.group,
+            use.early or part.temporary,
             use.pinned or self._full,
-            place.holders,
-            place.layout,
-            place.temporary,
+            part.holders,
+            part.layout,
+            part.temporary,
             use is TensorUse.SENT_BUFFER,
-            tensor if whole is None and sharding.is_dtensor(tensor) else whole,
+            tensor if subclass is None and sharding.is_dtensor(tensor) else subclass,
         )
         return piece
 
-    def finish(self, tree: dict[str, Any], own: Sequence[str] = ()) -> StateTensors:
-        """Everything that was taken. `own`: the keys of the tree whose values are each rank's own."""
+    def finish(self, tree: dict[str, Any], per_rank_keys: Sequence[str] = ()) -> StateTensors:
+        """Everything that was taken. `per_rank_keys`: the keys of the tree whose values are each rank's own."""
         pieces = tuple(self._pieces.values())
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
-        last = self._known.last
+        last = self._cache.last
         if last is None or last[0] != outline or last[1] != absent:
-            shared = sum(not piece.own for piece in pieces) + len(absent)
+            shared = sum(not piece.is_per_rank for piece in pieces) + len(absent)
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
-            last = self._known.last = outline, absent, plan, shared
-        if self._ranks.holders.known:
-            tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in self._shared()]
-            tree[held.HELD] += map(list, absent)
-        return StateTensors(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(own))
+            last = self._cache.last = outline, absent, plan, shared
+        if self._ranks.placement.ranks_by_name:
+            tree[name_coverage.SHARED_NAMES] = [[piece.spec.name, piece.kind] for piece in self._shared()]
+            tree[name_coverage.SHARED_NAMES] += map(list, absent)
+        return StateTensors(
+            tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(per_rank_keys)
+        )
 
 
-def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:
-    if tensor is not seen.tensor:
+def _is_unchanged(tensor: torch.Tensor, cached: CachedTensor) -> bool:
+    if tensor is not cached.tensor:
         return False
     now = sharding.live(tensor)
     return (
-        now.data_ptr() == seen.address
-        and now.dtype is seen.dtype
-        and now.shape == seen.shape
-        and now.stride() == seen.stride
+        now.data_ptr() == cached.address
+        and now.dtype is cached.dtype
+        and now.shape == cached.shape
+        and now.stride() == cached.stride
     )
 
 
@@ -368,18 +377,23 @@ def fingerprint(
     With `full` other ranks write other pieces than without, so the plan is another one too.
     """
     # Where not all ranks hold a plain tensor, those that do divide the writing of theirs among themselves.
-    body = [
-        [p.spec.name, p.kind, *([list(p.holders)] if p.holders and not p.layout else [])] for p in pieces if not p.own
-    ]
+    body = [_plan_row(piece) for piece in pieces if not piece.is_per_rank]
     body += [[name, layout] for name, layout in absent]
     return digest.small(json.dumps([world, sorted(body), *(["full"] if full else [])], separators=(",", ":")).encode())
 
 
-def is_own(name: str) -> bool:
+def _plan_row(piece: TensorPiece) -> list[Any]:
+    """List what of a piece decides the plan."""
+    if piece.holders and not piece.layout:
+        return [piece.spec.name, piece.kind, list(piece.holders)]
+    return [piece.spec.name, piece.kind]
+
+
+def is_per_rank(name: str) -> bool:
     """Whether a tensor of that name is one rank's alone."""
-    return name.startswith(held.OWN)
+    return name.startswith(name_coverage.RANK_PREFIX)
 
 
-def own_name(rank: int, path: str) -> str:
+def per_rank_name(rank: int, path: str) -> str:
     """The name under which a rank's own tensor is stored."""
-    return f"{held.OWN}{rank:05d}.{path}"
+    return f"{name_coverage.RANK_PREFIX}{rank:05d}.{path}"

@@ -85,7 +85,10 @@ def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
     if kind is datetime.timedelta:
         return {"$": "time", "c": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, pathlib.PurePath):
-        return {"$": "path", "c": "Path" if isinstance(value, pathlib.Path) else kind.__name__, "v": str(value)}
+        name = kind.__name__
+        if isinstance(value, pathlib.Path):
+            name = "Path"
+        return {"$": "path", "c": name, "v": str(value)}
     return _encode_of_class(value, inner)
 
 
@@ -139,8 +142,10 @@ def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
         return _device(value)
     if kind == "deque":
         return collections.deque(map(inner, value), body["most"])
-    if kind in ("set", "frozenset"):
-        return (set if kind == "set" else frozenset)(map(inner, value))
+    if kind == "set":
+        return set(map(inner, value))
+    if kind == "frozenset":
+        return frozenset(map(inner, value))
     if kind == "time":
         return _decode_time(body["c"], value)
     if kind == "path":
@@ -152,26 +157,28 @@ def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> An
     """The value of a record that names a class of the program. Raises CheckpointError."""
     kind, value = body["$"], body["v"]
     try:
-        found = class_of(body["c"])
+        python_class = class_of(body["c"])
     except CheckpointError:
         if not plain:
             raise
-        found = None
+        python_class = None
     if kind == "enum":
-        return _decode_enum(found, body, inner)
+        return _decode_enum(python_class, body, inner)
     if kind == "named":
         parts = tuple(map(inner, value))
-        return parts if found is None else _checked(found, tuple, body)._make(parts)
+        if python_class is None:
+            return parts
+        return _checked(python_class, tuple, body)._make(parts)
     fields = {key: inner(item) for key, item in value.items()}
-    if found is None:
+    if python_class is None:
         return fields
-    made = object.__new__(_checked(found, object, body))
+    instance = object.__new__(_checked(python_class, object, body))
     if kind == "object":
-        vars(made).update(fields)
-        return made
+        vars(instance).update(fields)
+        return instance
     for key, item in fields.items():
-        object.__setattr__(made, key, item)
-    return made
+        object.__setattr__(instance, key, item)
+    return instance
 
 
 def children(body: dict[str, Json]) -> list[Json]:
@@ -179,14 +186,18 @@ def children(body: dict[str, Json]) -> list[Json]:
     value = body["v"]
     if body["$"] in ("deque", "set", "frozenset", "named"):
         return list(value)
-    return list(value.values()) if body["$"] in ("dataclass", "object") else []
+    if body["$"] in ("dataclass", "object"):
+        return list(value.values())
+    return []
 
 
 def name_of(kind: type) -> str | None:
     """The name under which a fresh start of the same program has that class; None for one that it cannot look up."""
     name = f"{kind.__module__}:{kind.__qualname__}"
     try:
-        return name if class_of(name) is kind else None
+        if class_of(name) is kind:
+            return name
+        return None
     except CheckpointError:
         return None
 
@@ -194,26 +205,26 @@ def name_of(kind: type) -> str | None:
 def class_of(name: str) -> type:
     """The class of that name, of a module that is imported. Raises CheckpointError."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    member: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, type):
+        member = getattr(member, part, None)
+    if not isinstance(member, type):
         raise CheckpointError(
             f"the checkpoint holds a value of the class {name}, which this program does not have",
             hint=f"import {module} before the restore",
         )
-    return found
+    return member
 
 
-def _checked(found: type, base: type, body: dict[str, Json]) -> Any:
+def _checked(python_class: type, base: type, body: dict[str, Json]) -> Any:
     kinds = {
-        "named": hasattr(found, "_make"),
-        "dataclass": dataclasses.is_dataclass(found),
-        "object": is_its_attributes(found),
+        "named": hasattr(python_class, "_make"),
+        "dataclass": dataclasses.is_dataclass(python_class),
+        "object": is_its_attributes(python_class),
     }
-    if not issubclass(found, base) or not kinds[body["$"]] or hasattr(found, "__del__"):
+    if not issubclass(python_class, base) or not kinds[body["$"]] or hasattr(python_class, "__del__"):
         raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
-    return found
+    return python_class
 
 
 def _attributes(value: Any) -> list[tuple[str, Any]]:
@@ -230,17 +241,17 @@ def _encode_enum(value: enum.Enum, inner: Encode) -> dict[str, Json] | None:
     return {"$": "enum", "c": name, "n": value.name, "v": inner(value.value, "value")}
 
 
-def _decode_enum(found: type | None, body: dict[str, Json], inner: Decode) -> Any:
+def _decode_enum(enum_class: type | None, body: dict[str, Json], inner: Decode) -> Any:
     value = inner(body["v"])
-    if found is None:
+    if enum_class is None:
         return value
-    if not issubclass(found, enum.Enum):
+    if not issubclass(enum_class, enum.Enum):
         raise CheckpointError(f"{body['c']} was an Enum when it was saved, and is none here")
-    member = found.__members__.get(str(body["n"]))
+    member = enum_class.__members__.get(str(body["n"]))
     if member is not None and member.value == value:
         return member
     try:
-        return found(value)
+        return enum_class(value)
     except ValueError:
         raise CheckpointError(f"{body['c']} has neither {body['n']} nor the value {value!r} any more") from None
 
@@ -255,8 +266,8 @@ def _encode_time(value: Any) -> dict[str, Json] | None:
 def _decode_time(kind: str, value: Any) -> Any:
     if kind == "timedelta":
         return datetime.timedelta(*value)
-    known = {name: made for made, name in _TIMES.items()}
-    return known[kind].fromisoformat(value)  # type: ignore[attr-defined]
+    classes = {name: cls for cls, name in _TIMES.items()}
+    return classes[kind].fromisoformat(value)  # type: ignore[attr-defined]
 
 
 def _device(name: str) -> torch.device:
@@ -267,7 +278,7 @@ def _device(name: str) -> torch.device:
 
 
 def _torch_constant(name: str) -> Any:
-    found = getattr(torch, str(name), None)
-    if not isinstance(found, _TORCH):
+    constant = getattr(torch, str(name), None)
+    if not isinstance(constant, _TORCH):
         raise CheckpointError(f"the checkpoint holds torch.{name}, which this release of torch does not have")
-    return found
+    return constant

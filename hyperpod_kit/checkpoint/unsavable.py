@@ -16,7 +16,7 @@ _SPARSE = {
 }
 
 
-def refuse(path: str, tensor: torch.Tensor) -> None:
+def require_savable(path: str, tensor: torch.Tensor) -> None:
     """Raises StateNotSerializable for a tensor that is not dense, of a type that no file has, or without memory."""
     if tensor.is_nested:
         raise StateNotSerializable(path, "nested tensor", hint=f"in place of {path} save list(x.unbind())")
@@ -34,7 +34,7 @@ def refuse(path: str, tensor: torch.Tensor) -> None:
     raise StateNotSerializable(path, f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device}", hint=hint)
 
 
-def of_subclass(path: str, tensor: torch.Tensor) -> StateNotSerializable:
+def subclass_error(path: str, tensor: torch.Tensor) -> StateNotSerializable:
     """The error for a tensor whose class says what its numbers mean: a quantised weight, say."""
     hint = f"in place of {path} save the plain tensors that it is made of, or give its class __tensor_flatten__"
     if tensor.is_nested:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import sharding, subclasses
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.values import carried
+from hyperpod_kit.checkpoint.wire_values import register_type
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 from hyperpod_kit.untrusted.text import clean
 
@@ -53,7 +53,7 @@ Source = str | ConvertedFrom | None
 Sources = Callable[[str], Source]
 
 
-@carried
+@register_type
 class SavedTensor(NamedTuple):
     """A tensor of the checkpoint. Tied ones have the same `stored`; `path` leads to it in the tree. `kind`: the class
     of a subclass that was saved by its parts, "" of any other; then its type and shape are not known."""
@@ -90,36 +90,36 @@ class Match:
             "of another shape or kind there": self.other,
             "unexpected": self.unexpected,
         }
-        words = [f"{word} {list(map(clean, names[:8]))}" for word, names in rest.items() if names]
-        return ", ".join(words) or None
+        problems = [f"{word} {list(map(clean, names[:8]))}" for word, names in rest.items() if names]
+        return ", ".join(problems) or None
 
 
-def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | str:
+def read(store: Store, checkpoint_id: str, inside: str) -> dict[str, SavedTensor] | str:
     """The tensors below `inside`, by their names there; or what is wrong with the checkpoint. Raises StorageUnreadable,
     CheckpointError when there is nothing below."""
     try:
-        body = verify.read_manifest(store, attempt)
-        tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
-        with reshard.opened(store, attempt, body) as opened:
-            rows = opened.rows()
+        body = verify.read_manifest(store, checkpoint_id)
+        tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+        with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
+            rows = checkpoint.rows()
         sources = _sources(tree, rows, inside)
     except (CheckpointError, OSError) as err:
         if verify.is_unread(err):
-            raise StorageUnreadable(attempt, verify.reason_of(err), hint="try again later") from err
-        return verify.reason_of(err)
+            raise StorageUnreadable(checkpoint_id, verify.describe_failure(err), hint="try again later") from err
+        return verify.describe_failure(err)
     except Exception as err:  # whoever may write to the root may have written anything
-        return verify.unforeseen(err)
+        return verify.describe_unforeseen(err)
     if not sources:
         raise CheckpointError(
-            f"{attempt} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
+            f"{checkpoint_id} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
         )
     return sources
 
 
 def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
     sources: dict[str, SavedTensor] = {}
-    for path, record in saved_tree.wholes(tree):
-        name = saved_tree.spelled(path)
+    for path, record in non_tensor_state.wholes(tree):
+        name = non_tensor_state.spelled(path)
         if not f"{name}.".startswith(f"{inside}."):
             continue
         below, stored = name[len(inside) + 1 :], str(record["name"])
@@ -129,7 +129,7 @@ def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, Save
         if stored not in rows:
             raise CheckpointError(f"{clean(name)} is in no shard, under {clean(stored)!r}")
         spec = rows[stored][0].spec
-        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
+        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.full_shape))
     return sources
 
 
@@ -140,23 +140,28 @@ def match(
     drop: Callable[[str], bool] | None,
 ) -> Match:
     """Bring a model's tensors together with those of a checkpoint. Raises TypeError for what `names` may not return."""
-    made = Match()
+    matched = Match()
     used: set[str] = set()
     for here, tensor in live.items():
-        source = names(here) if names is not None else here
+        source: Source = here
+        if names is not None:
+            source = names(here)
         if isinstance(source, str):
             used.add(source)
-            _pair(made, here, tensor, source, saved)
+            _match_one(matched, here, tensor, source, saved)
         elif isinstance(source, ConvertedFrom):
             used.update(source.names)
-            _conversion(made, here, tensor, source, saved)
+            _match_conversion(matched, here, tensor, source, saved)
         elif source is not None:
             raise TypeError(f"names({here!r}) is {source!r}, expected a name, ConvertedFrom or None")
-    tied = {id(live[here]) for here in made.filled}  # what is tied need be there under one of its names
-    made.missing = [here for here in made.missing if id(live[here]) not in tied]
+    tied = {id(live[here]) for here in matched.filled}  # what is tied need be there under one of its names
+    matched.missing = [here for here in matched.missing if id(live[here]) not in tied]
     for name in sorted(set(saved) - used):
-        (made.dropped if drop is not None and drop(name) else made.unexpected).append(name)
-    return made
+        if drop is not None and drop(name):
+            matched.dropped.append(name)
+        else:
+            matched.unexpected.append(name)
+    return matched
 
 
 def is_converted(live: torch.Tensor, saved: SavedTensor) -> bool:
@@ -166,31 +171,31 @@ def is_converted(live: torch.Tensor, saved: SavedTensor) -> bool:
 
 def class_of(tensor: torch.Tensor) -> str:
     """The class of a tensor that is saved by its parts, "" of any other."""
-    holder = sharding.holder(tensor)
+    holder = sharding.unwrap_dtensor(tensor)
     if sharding.is_plain(holder) or not hasattr(holder, "__tensor_flatten__"):
         return ""
     return subclasses.name_of_class(type(holder))
 
 
-def _pair(made: Match, here: str, live: torch.Tensor, source: str, saved: Mapping[str, SavedTensor]) -> None:
-    there = saved.get(source)
-    if there is None:
-        made.missing.append(here)
-    elif not _fits(live, there):
-        made.other.append(here)
+def _match_one(matched: Match, here: str, live: torch.Tensor, source: str, saved: Mapping[str, SavedTensor]) -> None:
+    saved_tensor = saved.get(source)
+    if saved_tensor is None:
+        matched.missing.append(here)
+    elif not _fits(live, saved_tensor):
+        matched.other.append(here)
     else:
-        made.pairs.append((here, source))
+        matched.pairs.append((here, source))
 
 
-def _conversion(
-    made: Match, here: str, live: torch.Tensor, source: ConvertedFrom, saved: Mapping[str, SavedTensor]
+def _match_conversion(
+    matched: Match, here: str, live: torch.Tensor, source: ConvertedFrom, saved: Mapping[str, SavedTensor]
 ) -> None:
     if any(name not in saved for name in source.names):
-        made.missing.append(here)
+        matched.missing.append(here)
     elif class_of(live) or any(saved[name].kind for name in source.names):
-        made.other.append(here)
+        matched.other.append(here)
     else:
-        made.conversions[here] = source
+        matched.conversions[here] = source
 
 
 def _fits(live: torch.Tensor, saved: SavedTensor) -> bool:

@@ -70,8 +70,8 @@ class LoadedWeights:
             "left out on purpose": self.dropped,
         }
         head = f"step {self.step} ({self.attempt}): {len(self.loaded)} tensors loaded, {len(self.converted)} converted"
-        lines = [f"{len(names)} {words}: {', '.join(map(clean, names))}" for words, names in lists.items() if names]
-        passed = [f"passed over {attempt}: {printable(why)}" for attempt, why in self.rejected]
+        lines = [f"{len(names)} {label}: {', '.join(map(clean, names))}" for label, names in lists.items() if names]
+        passed = [f"passed over {checkpoint_id}: {printable(reason)}" for checkpoint_id, reason in self.rejected]
         return "\n".join([head, *lines, *passed])
 
 
@@ -132,46 +132,51 @@ def load_weights(
         raise CheckpointError(
             "the model is under FSDP1, which hides its tensors", hint="call load_weights before FSDP(model)"
         )
-    live, where = _live(modules.bare(model)), os.fspath(root)
-    store, ranks = open_store(os.path.abspath(where) if is_path(where) else where), Ranks(process_group)
+    live, where = _live(modules.unwrap(model)), os.fspath(root)
+    store_url = where
+    if is_path(where):
+        store_url = os.path.abspath(where)
+    store, ranks = open_store(store_url), Ranks(process_group)
     candidates.agree_on_name(ranks, attempt)
     rejected: list[tuple[str, str]] = []
-    begun: set[str] = set()
-    for name in [attempt] if attempt is not None else _told(ranks, partial(_committed, store)):
-        saved = _told(ranks, partial(weight_sources.read, store, name, inside))
+    already_filled: set[str] = set()
+    for name in [attempt] if attempt is not None else _from_rank_zero(ranks, partial(_committed, store)):
+        saved = _from_rank_zero(ranks, partial(weight_sources.read, store, name, inside))
         if isinstance(saved, str):
             rejected.append((name, saved))
             continue
         matched = weight_sources.match(live, saved, names, drop)
-        _require(ranks, name, matched, strict=strict, begun=begun)
+        _require(ranks, name, matched, strict=strict, already_filled=already_filled)
         try:
-            made, other = converted_weights.results(where, name, live, saved, matched.conversions, process_group)
+            converted, other = converted_weights.convert(where, name, live, saved, matched.conversions, process_group)
             for here in other:
                 del matched.conversions[here]
             matched.other += other
-            _require(ranks, name, matched, strict=strict, begun=begun)
-            begun.update(matched.filled)
-            step = _fill(where, name, live, saved, matched, made, process_group)
+            _require(ranks, name, matched, strict=strict, already_filled=already_filled)
+            already_filled.update(matched.filled)
+            step = _fill(where, name, live, saved, matched, converted, process_group)
         except NoValidCheckpoint as err:
             rejected += err.reasons
             continue
         return _report(name, step, live, saved, matched, rejected)
     if rejected:
         raise NoValidCheckpoint(store.url, rejected)
-    raise _told(ranks, partial(selection.nothing_left, store, ()))
+    raise _from_rank_zero(ranks, partial(selection.no_checkpoint_error, store, ()))
 
 
 def _report(
-    attempt: str,
+    checkpoint_id: str,
     step: int,
     live: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
     matched: Match,
     rejected: list[tuple[str, str]],
 ) -> LoadedWeights:
-    other_types = [here for here, there in matched.pairs if weight_sources.is_converted(live[here], saved[there])]
+    other_types = [
+        here for here, saved_name in matched.pairs if weight_sources.is_converted(live[here], saved[saved_name])
+    ]
     return LoadedWeights(
-        attempt,
+        checkpoint_id,
         step,
         loaded=tuple(matched.filled),
         missing=tuple(matched.missing),
@@ -183,37 +188,42 @@ def _report(
     )
 
 
-def _require(ranks: Ranks, attempt: str, matched: Match, *, strict: bool, begun: set[str]) -> None:
-    """Raises CheckpointError, on all ranks, when it does not fit on one. `begun`: what an earlier candidate filled."""
-    lost = begun.difference(matched.filled)
-    problem = matched.problem if strict else None
+def _require(ranks: Ranks, checkpoint_id: str, matched: Match, *, strict: bool, already_filled: set[str]) -> None:
+    """Raises CheckpointError, on all ranks, when it does not fit on one. `already_filled`: what an earlier candidate
+    filled."""
+    lost = already_filled.difference(matched.filled)
+    problem = None
+    if strict:
+        problem = matched.problem
     if lost:
         first = list(map(clean, sorted(lost)[:8]))
         problem = f"it is older than one that turned out damaged, and does not have {first} of that one"
     for each in ranks.gather(problem):
         if each is not None:
-            raise CheckpointError(f"{attempt}: {each}", hint=None if begun else "strict=False loads what fits")
+            raise CheckpointError(
+                f"{checkpoint_id}: {each}", hint=None if already_filled else "strict=False loads what fits"
+            )
 
 
 def _live(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """What a state dict of the model has, by the bare model's names; tied tensors under each of theirs."""
-    kept = model.state_dict(keep_vars=True).keys()
-    held = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {modules.plain_name(name): tensor for name, tensor in held if name in kept}
+    saved_names = model.state_dict(keep_vars=True).keys()
+    named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {modules.plain_name(name): tensor for name, tensor in named_tensors if name in saved_names}
 
 
-def _told(ranks: Ranks, look: Callable[[], Any]) -> Any:
+def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
     """What rank 0 finds, or raises, on all ranks."""
-    answer: Any = None
+    response: Any = None
     if ranks.rank == 0:
         try:
-            answer = look()
+            response = query()
         except Exception as err:  # whatever it is, the other ranks would wait for this one
-            answer = err
-    answer = ranks.broadcast(answer)
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+            response = err
+    response = ranks.broadcast(response)
+    if isinstance(response, Exception):
+        raise response
+    return response
 
 
 def _committed(store: Store) -> list[str]:
@@ -222,19 +232,19 @@ def _committed(store: Store) -> list[str]:
 
 def _fill(
     root: str,
-    attempt: str,
+    checkpoint_id: str,
     live: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
     matched: Match,
-    made: Mapping[str, torch.Tensor],
+    converted: Mapping[str, torch.Tensor],
     group: dist.ProcessGroup | None,
 ) -> int:
     """The step that it is of. Raises as `load_state`."""
     by_path: list[tuple[list[Any], torch.Tensor]] = []
     read: dict[str, torch.Tensor] = {}  # by stored names: what is tied there may not be tied here
     taken: set[int] = set()
-    for here, there in matched.pairs:
-        it = saved[there]
+    for here, saved_name in matched.pairs:
+        it = saved[saved_name]
         if it.stored in read:
             continue
         same = bool(it.kind) or live[here].dtype == TYPES[it.dtype]
@@ -242,16 +252,18 @@ def _fill(
         taken.add(id(live[here]))
         read[it.stored] = live[here] if direct else torch.empty_like(live[here].detach(), dtype=_dtype(it, live[here]))
         by_path.append((it.path, read[it.stored]))
-    got = load_state(root, StateDict(converted_weights.nested(by_path)), attempt=attempt, process_group=group)
+    got = load_state(root, StateDict(converted_weights.nested(by_path)), attempt=checkpoint_id, process_group=group)
     with torch.no_grad():
-        for here, there in matched.pairs:
-            source = read[saved[there].stored]
+        for here, saved_name in matched.pairs:
+            source = read[saved[saved_name].stored]
             if source is not live[here]:
                 live[here].copy_(source)
-        for here, part in made.items():
+        for here, part in converted.items():
             sharding.local(live[here]).copy_(part)
     return got.step
 
 
 def _dtype(saved: SavedTensor, live: torch.Tensor) -> torch.dtype:
-    return live.dtype if saved.kind else TYPES[saved.dtype]
+    if saved.kind:
+        return live.dtype
+    return TYPES[saved.dtype]

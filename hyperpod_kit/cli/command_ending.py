@@ -15,7 +15,7 @@ import click
 from hyperpod_kit.ending import ending_of, reader_gone, without_reader
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import DISTRIBUTIONS, install_command
 
 ADMIN_MODULES = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
@@ -95,11 +95,23 @@ def _source_location(err: BaseException) -> str:
     last = err.__traceback__
     location = ""
     while last is not None:
-        name = last.tb_frame.f_code.co_filename
-        if f"{os.sep}hyperpod_kit{os.sep}" in name:
-            location = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
+        path = _path_of_ours(last.tb_frame.f_code.co_filename)
+        if path is not None:
+            location = f" ({path}:{last.tb_lineno})"
         last = last.tb_next
     return location
+
+
+def _path_of_ours(file: str) -> Optional[str]:
+    """The path of a file below its package, with that one's name where it is of another distribution."""
+    for package in DISTRIBUTIONS:
+        (_, separator, path) = file.rpartition(f"{os.sep}{package}{os.sep}")
+        if separator:
+            return f"{package}/{path}"
+    (_, separator, path) = file.rpartition(f"{os.sep}hyperpod_kit{os.sep}")
+    if separator:
+        return path
+    return None
 
 
 def _exit_code(err: SystemExit) -> int:

@@ -74,7 +74,7 @@ SECTIONS = {
         ),
     },
     "Without AWS": {
-        "rehearse": CommandEntry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
+        "rehearse": CommandEntry("hyperpod_rehearsal.cli.commands:rehearse", "A HyperPod cluster on this machine."),
     },
     "This program": {
         "completion": CommandEntry(

@@ -22,7 +22,7 @@ Raises NoCheckpoint, NoValidCheckpoint.
 NONE = "none"
 """HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
 
-OURS = commit_records.OURS
+OURS = commit_records.KIT_KIND
 
 KINDS = (OURS, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
 """HPK_RESUME_KIND: the frameworks whose checkpoints are found."""
@@ -128,7 +128,7 @@ def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
     """Whether an attempt of ours is newer, also one that lies in memory alone."""
     from hyperpod_kit.checkpoint.repository import layout
 
-    name = layout.parse_attempt(attempt)
+    name = layout.parse_checkpoint_id(attempt)
     return name is not None and (name.epoch, name.seq) > order
 
 
@@ -166,7 +166,7 @@ def choose_there(
 
 def _refuse_lost_foreign(root: str) -> None:
     """Of ours `selection` has asked all records. Raises NoValidCheckpoint, CheckpointError, OSError."""
-    lost = commit_records.lost_commits(commit_records.gather(open_store(root)), ours=False)
+    lost = commit_records.lost_commits(commit_records.gather(open_store(root)), kit_checkpoints=False)
     if lost:
         raise NoValidCheckpoint(root, commit_records.reasons(lost), hint=commit_records.hint(root))
 

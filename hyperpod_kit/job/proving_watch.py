@@ -56,7 +56,7 @@ def watch(root: str, proven: ProvenFiles, pause: Callable[[float], object] = tim
     seen = _Newest()
     while True:
         with contextlib.suppress(OSError):  # the root is away: `job run` itself looks after that
-            if any(layout.parse_attempt(name) for name in os.listdir(root)):
+            if any(layout.parse_checkpoint_id(name) for name in os.listdir(root)):
                 return
             seen = _once(root, proven, seen)
         pause(INTERVAL)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Tuple
 
-from hyperpod_kit.checkpoint.repository import catalog, rewinds
-from hyperpod_kit.checkpoint.repository.rewinds import Rewind
+from hyperpod_kit.checkpoint.repository import catalog, rollbacks
+from hyperpod_kit.checkpoint.repository.rollbacks import Rollback
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, JobError, RunIsOwned
 from hyperpod_kit.job import ownership, state_place
@@ -16,11 +16,11 @@ from hyperpod_kit.run import Runner
 EVENT = "rewound"
 
 
-def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rewind:
+def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rollback:
     """Let the next start on the root go on from `attempt`. Raises RunIsOwned while a job uses the root: what it goes on
     to save would be left too; Unreachable, CheckpointError, OSError."""
     # Before it is asked who uses the root: what a job begins from now on is not left.
-    epoch = catalog.highest(open_store(root))[0]
+    epoch = catalog.highest_epoch_and_seq(open_store(root))[0]
     owner, word = _user_of(root, runner)
     if owner:
         raise RunIsOwned(
@@ -44,15 +44,15 @@ def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
     back again. Whether it was done now. Raises JobError, CheckpointError, OSError."""
     if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.rows()):
         return False
-    _record(root, attempt, f"job {job}", catalog.highest(open_store(root))[0])
+    _record(root, attempt, f"job {job}", catalog.highest_epoch_and_seq(open_store(root))[0])
     ledger.append(EVENT, **{"from": attempt})
     return True
 
 
-def _record(root: str, attempt: str, by: str, epoch: int) -> Rewind:
+def _record(root: str, attempt: str, by: str, epoch: int) -> Rollback:
     for _ in range(10):
         try:
-            return rewinds.record(open_store(root), attempt, epoch, by)
+            return rollbacks.record_rollback(open_store(root), attempt, epoch, by)
         except FileExistsError:
             continue
     raise CheckpointError(f"{root}: others go back at the same moment, again and again", hint="look who they are")

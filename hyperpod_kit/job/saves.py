@@ -9,9 +9,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, List, Optional
 
-from hyperpod_kit.checkpoint.agent import lost_rows
-from hyperpod_kit.checkpoint.agent.losses import ago
-from hyperpod_kit.checkpoint.agent.lost_rows import Row
+from hyperpod_kit.checkpoint.agent import failure_rows
+from hyperpod_kit.checkpoint.agent.failure_rows import Row
+from hyperpod_kit.checkpoint.agent.save_failures import ago
 from hyperpod_kit.checkpoint.repository import manifest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
@@ -67,9 +67,9 @@ def look(root: str) -> SaveStatus:
                     continue
             durable = NewestDurable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
             break
-        row = lost_rows.newest(store)
+        row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:
-        return SaveStatus(unknown=clean(verify.reason_of(err)))
+        return SaveStatus(unknown=clean(verify.describe_failure(err)))
     newer = row is not None and (durable is None or (row.epoch, row.seq) > (durable.epoch, durable.seq))
     return SaveStatus(durable, row if newer else None)
 

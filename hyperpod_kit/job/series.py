@@ -7,8 +7,8 @@ import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
-from hyperpod_kit.checkpoint.agent import job_note, places
-from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote, TimeNote
+from hyperpod_kit.checkpoint.agent import job_note, shm_paths
+from hyperpod_kit.checkpoint.agent.job_note import JobNote, LockedNote, TimeNote
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import ledger, life, timeline
 from hyperpod_kit.job.goodput import job_time
@@ -38,7 +38,7 @@ class JobSeries:
         self._clock = clock
         self._rows: List[ledger.Row] = []
         self._base: ledger.Row = {}
-        self._held: Optional[HeldNote] = None
+        self._held: Optional[LockedNote] = None
         self._time: Optional[FollowedTime] = None
         self._counter: Optional[TimeCounter] = None
 
@@ -75,11 +75,11 @@ class JobSeries:
         known = ledger.Ledger(self._state, job, restart, born=life.birth(self._env))
         self._base = {"job": job, "restart": restart}
         self._rows = known.rows()
-        folder, uid = places.mine(), places.node_uid()
-        job_note.sweep(folder, uid)
-        self._held = HeldNote(folder, uid, fields["number"])
+        folder, uid = shm_paths.user_directory(), shm_paths.node_uid()
+        job_note.remove_stale(folder, uid)
+        self._held = LockedNote(folder, uid, fields["number"])
         self._time = FollowedTime(self._state, job)
-        held = HeldNote(folder, uid, fields["number"], "time")
+        held = LockedNote(folder, uid, fields["number"], "time")
         self._counter = TimeCounter(self._time, job, held, self._clock)
 
 
@@ -107,7 +107,7 @@ class FollowedTime:
 class TimeCounter:
     """Keeps the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
 
-    def __init__(self, time: FollowedTime, job: str, held: HeldNote, clock: Callable[[], float]) -> None:
+    def __init__(self, time: FollowedTime, job: str, held: LockedNote, clock: Callable[[], float]) -> None:
         self._time, self._job, self._held, self._clock = time, job, held, clock
         self._counted: Optional[CountedSeconds] = None
         self._over = threading.Event()

@@ -197,7 +197,7 @@ class ObjectProbe:
             self._store = self._store or open_store(self._root)
             self.why = "" if self._store.exists(state_place.MARK) else f"{state_place.MARK} is not there"
         except (CheckpointError, OSError) as err:
-            self.why = clean(verify.reason_of(err))
+            self.why = clean(verify.describe_failure(err))
 
 
 class CheckpointRoot:

@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import flush_note, rewinds
+from hyperpod_kit.checkpoint.repository import flush_note, rollbacks
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
-from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.layout import CheckpointId
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice
@@ -86,16 +86,16 @@ def notes_of(root: str) -> Notes:
         store = open_store(root)
         for name in stale:
             flush_note.remove(store, name)
-        found = flush_note.found(store)
-        standing = rewinds.standing(store) if found else []
+        found = flush_note.read_all(store)
+        standing = rollbacks.read_records(store) if found else []
         return {name: note for name, note in found.items() if note is None or not _is_left(standing, note)}
 
     return read
 
 
-def _is_left(standing: Sequence[rewinds.Standing], note: FlushNote) -> bool:
+def _is_left(standing: Sequence[rollbacks.RollbackRecord], note: FlushNote) -> bool:
     """Whether the run has gone back to before that capture, or begun anew since: nobody waits for it."""
-    return rewinds.leaving(standing, AttemptName(note.seq, note.step, note.epoch, "")) is not None
+    return rollbacks.find_leaving(standing, CheckpointId(note.seq, note.step, note.epoch, "")) is not None
 
 
 def outlast(

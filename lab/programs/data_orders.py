@@ -42,9 +42,9 @@ KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
 SERVER = """
 import sys
 from pathlib import Path
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
 server = serve([("127.0.0.1", 0)], StoredBuckets(Path(sys.argv[1])), None, keys={"test": Key("test", "test")})
 print(server.url, flush=True)
 sys.stdin.read()

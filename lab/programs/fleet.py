@@ -97,9 +97,9 @@ def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
 
 def serve_endpoint(directory: Path, nodes: List[Dict[str, str]], reader: int, writer: int) -> None:
     """Answer for SageMaker until the other end of the pipe is closed; does not return."""
-    from hyperpod_kit.rehearsal.keys import Key
-    from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-    from hyperpod_kit.rehearsal.sagemaker.server import serve
+    from hyperpod_rehearsal.keys import Key
+    from hyperpod_rehearsal.s3.store import StoredBuckets
+    from hyperpod_rehearsal.sagemaker.server import serve
 
     os.close(writer)
     server = serve(

@@ -39,8 +39,8 @@ from hyperpod_kit.node.facts import NodeFacts
 PR_SET_CHILD_SUBREAPER = 36
 DAEMON = """
 import os, sys
-from hyperpod_kit.rehearsal.standins.fuse.session import FuseSession, mount
-from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
+from hyperpod_rehearsal.standins.fuse.session import FuseSession, mount
+from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 store, target, source, subtype = sys.argv[1:5]
 files = PassThrough(store, None)
 kind = "fuse." + subtype if subtype else "fuse"

@@ -28,9 +28,9 @@ sys.path[:0] = [str(REPOSITORY / "examples/demo"), str(REPOSITORY)]
 from driver import Driver, wait_until  # noqa: E402
 
 from hyperpod_kit.model.mounts.kinds import KINDS  # noqa: E402
-from hyperpod_kit.rehearsal import boot, mount_faults, targets  # noqa: E402
-from hyperpod_kit.rehearsal.machine import inside  # noqa: E402
-from hyperpod_kit.rehearsal.mount_faults import Spot  # noqa: E402
+from hyperpod_rehearsal import boot, mount_faults, targets  # noqa: E402
+from hyperpod_rehearsal.machine import inside  # noqa: E402
+from hyperpod_rehearsal.mount_faults import Spot  # noqa: E402
 
 EXAMPLE = REPOSITORY / "examples/every-mount.json"
 WORKER = "storage-worker/0"

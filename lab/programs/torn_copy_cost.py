@@ -44,10 +44,10 @@ class Looks:
 
     def install(self) -> None:
         """Put it in the place of what staging calls."""
-        looks, look, changed = self, Sources.look, Sources.changed
+        looks, look, changed = self, Sources.observe, Sources.changed
         replaced: Any = Sources
         stage: Any = staging
-        replaced.look = lambda sources: looks._timed(lambda: look(sources), copied_sources.SourcesLook([], []))
+        replaced.observe = lambda sources: looks._timed(lambda: look(sources), copied_sources.SourceState([], []))
         replaced.changed = lambda sources, before: looks._timed(lambda: changed(sources, before), [])
         nothing = Sources([])
         stage.CopiedSources = lambda pieces: looks._timed(lambda: Sources(pieces), nothing)

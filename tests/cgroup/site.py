@@ -204,10 +204,10 @@ class SavingJob:
     def durable(self) -> List[int]:
         """The steps of the checkpoints whose every byte is proved."""
         for entry in self._entries():
-            verify.verify_attempt(str(self.root), entry.attempt)
+            verify.verify_checkpoint(str(self.root), entry.attempt)
         return self.committed()
 
-    def _entries(self) -> List[catalog.AttemptEntry]:
+    def _entries(self) -> List[catalog.CheckpointEntry]:
         return [one for one in catalog.attempts(str(self.root)) if one.committed] if self.root.exists() else []
 
     def at_capture(self, count: int, seconds: float = 120.0) -> None:

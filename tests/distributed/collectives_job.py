@@ -45,16 +45,16 @@ def _sent(size: int) -> Callable[[Ranks], Any]:
 
 def _bounded(ranks: Ranks) -> Any:
     """Somebody says a length that nobody has memory for."""
-    held = collectives._MOST
+    held = collectives._MAX_BYTES
     try:
-        collectives._MOST = 10_000
+        collectives._MAX_BYTES = 10_000
         return len(ranks.broadcast(b"x" * 20_000))
     finally:
-        collectives._MOST = held
+        collectives._MAX_BYTES = held
 
 
 WORK: dict[str, Callable[[Ranks], Any]] = {
-    "meet": lambda ranks: ranks.meet(["x" * 5000 * ranks.rank, ranks.rank]),
+    "meet": lambda ranks: ranks.handshake(["x" * 5000 * ranks.rank, ranks.rank]),
     "same": lambda ranks: ranks.gather({"plan": "alike", "size": 7}),
     "differ": lambda ranks: ranks.gather("y" * (3000 * ranks.rank)),
     "nothing": lambda ranks: ranks.gather(None),
@@ -67,7 +67,7 @@ WORK: dict[str, Callable[[Ranks], Any]] = {
     "sent 9000": _sent(9000),
     "sent nothing of ours": lambda ranks: ranks.broadcast(object() if ranks.rank == 0 else None),
     "sent too much": _bounded,
-    "handed out": lambda ranks: ranks.hand_out(
+    "handed out": lambda ranks: ranks.scatter(
         [{"rng": "z" * 300 * rank, "rank": rank} for rank in range(ranks.world)] if ranks.rank == 0 else None
     ),
     "after all that": lambda ranks: ranks.gather(ranks.rank),

@@ -54,7 +54,7 @@ def train(root: str, warm_up: int = 0, saved: bool = True) -> dict[str, Any]:
     from hyperpod_kit.checkpoint import Manager, State, comm_hooks
 
     if not saved:  # as it was before hooks were saved
-        comm_hooks.objects = lambda model: {}
+        comm_hooks.hook_states = lambda model: {}
     model, optimizer, (hook_state, hook) = _build(0)
     state = State(model, optimizer)
     model.register_comm_hook(hook_state, hook)  # later than the State is made

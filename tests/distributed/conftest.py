@@ -167,7 +167,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     assert os.listdir(job.shm) == [], "a normal end leaves nothing in shared memory"
     assert [entry.name.step for entry in catalog.attempts(str(job.root))] == [23, 19, 15]
     for entry in catalog.attempts(str(job.root)):
-        assert verify.verify_attempt(str(job.root), entry.attempt).world == 2
+        assert verify.verify_checkpoint(str(job.root), entry.attempt).world == 2
     return job.root, weights
 
 

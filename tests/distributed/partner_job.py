@@ -39,7 +39,7 @@ def die(folder: str, root: str, saves: int, stored: int) -> dict[str, Any]:
         assert handle.wait(timeout=60), handle
     held = sharded_job.holds(model, optimizer)  # a collective: no agent ends before all have sealed
     os.kill(manager._agent.pid, signal.SIGKILL)
-    manager._agent.wait_end(10)
+    manager._agent.wait_exit(10)
     return {"holds": held}
 
 

@@ -150,7 +150,7 @@ def restore_slowly(root: str) -> Dict[str, Any]:
     """With rounds of one chunk, and a fabric that is found to be slow after the first."""
     from hyperpod_kit.checkpoint.dcp import reshard, sharing
 
-    sharing._READ = 1
+    sharing._READS_PER_ROUND = 1
     vars(reshard)["too_slow"] = lambda paces: True
     return restore("fsdp2", root)
 

@@ -156,7 +156,7 @@ def killed_before_the_verdict(root: str) -> Dict[str, Any]:
     dist.barrier()
     manager._agent.tries = 0  # nobody takes its place
     os.kill(manager._agent.pid, signal.SIGKILL)
-    assert manager._agent.wait_end(20)
+    assert manager._agent.wait_exit(20)
     return {"state": said}
 
 

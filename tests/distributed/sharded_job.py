@@ -153,7 +153,7 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
 
     from hyperpod_kit.checkpoint import Manager, RestoreProgress, State, restore_progress
 
-    restore_progress.EVERY = 0.0
+    restore_progress.CALL_INTERVAL_S = 0.0
 
     rank = int(os.environ["RANK"])
     torch.manual_seed(0 if do == "save" else 99)

@@ -91,7 +91,7 @@ def job(kind: str, root: str, do: str, own: List[str], tier: str = "storage", ho
             dist.barrier()
             manager._agent.tries = 0  # nobody takes its place
             os.kill(manager._agent.pid, signal.SIGKILL)
-            assert manager._agent.wait_end(20)
+            assert manager._agent.wait_exit(20)
             answer["holds"] = _holds(model, optimizer)
             return answer
     else:

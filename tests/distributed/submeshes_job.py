@@ -131,7 +131,7 @@ def job(kind: str, root: str, do: str, tier: str = "storage", form: str = "State
         dist.barrier()
         manager._agent.tries = 0  # nobody takes its place
         os.kill(manager._agent.pid, signal.SIGKILL)
-        assert manager._agent.wait_end(20)
+        assert manager._agent.wait_exit(20)
     saved["holds"] = holds(model, optimizer, average)
     step(model, optimizer, 3)
     saved["after"] = holds(model, optimizer, average)
@@ -142,11 +142,13 @@ def job(kind: str, root: str, do: str, tier: str = "storage", form: str = "State
 
 def room_needed(kind: str) -> tuple[int, int]:
     """The bytes that this rank needs at least for a save of the model, and those of the whole model."""
-    from hyperpod_kit.checkpoint import room
+    from hyperpod_kit.checkpoint import shm_capacity
 
     model = build(kind, 0)
     everything = [*model.parameters(), *model.buffers()]
-    return room.at_least(model, place()[1]), sum(tensor.numel() * tensor.element_size() for tensor in everything)
+    return shm_capacity.min_save_bytes(model, place()[1]), sum(
+        tensor.numel() * tensor.element_size() for tensor in everything
+    )
 
 
 def through_dcp(kind: str, root: str, do: str) -> dict[str, str]:

@@ -76,13 +76,13 @@ def save_and_die(root: str, saves: int) -> dict[str, str]:
     except CheckpointError as err:  # the agent was dead before the save came back
         failed = err
     if rank == 0:
-        dcp.manager._agent.wait_end(20)
-        assert not dcp.manager._agent.clean
+        dcp.manager._agent.wait_exit(20)
+        assert not dcp.manager._agent.ended_cleanly
         assert "save of step 3 is failed" in str(failed) or "the checkpoint agent has ended" in str(failed)
     held = sharded_job.holds(model, optimizer)  # a collective: no other agent ends before
     if rank:
         os.kill(dcp.manager._agent.pid, signal.SIGKILL)
-        dcp.manager._agent.wait_end(10)
+        dcp.manager._agent.wait_exit(10)
     return held
 
 

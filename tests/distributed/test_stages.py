@@ -45,7 +45,7 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
         assert after["holds"] == before["holds"] and len(before["holds"]) > 2
     assert os.listdir(tmp_path / "shm") == []
     newest = next(entry for entry in catalog.attempts(root) if entry.committed)
-    body = verify.verify_attempt(root, newest.attempt)
+    body = verify.verify_checkpoint(root, newest.attempt)
     rows = read_rows(Path(root, newest.attempt, "index.bin").read_bytes())
     assert body.tensors == sum(not name.startswith("rank.") for name in rows)
     if kind == "stages_dp":

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.distributed
 def saved_once(root: str) -> None:
     """Each item of each tensor is in one shard, and the ranks of all sub-meshes share the writing."""
     newest = next(entry for entry in catalog.attempts(root) if entry.committed)
-    verify.verify_attempt(root, newest.attempt)
+    verify.verify_checkpoint(root, newest.attempt)
     rows = read_rows(Path(root, newest.attempt, "index.bin").read_bytes())
     for name in rows:
         pieces = rows[name]
         items = sum(_items(piece.spec.shape) for piece in pieces)
-        assert items == _items(pieces[0].spec.whole), name
+        assert items == _items(pieces[0].spec.full_shape), name
     assert {piece.shard for name in rows for piece in rows[name] if ".out." in name} == {0, 1, 2, 3}
 
 

@@ -31,12 +31,12 @@ def die(kind: str, root: str, local: str | None, saves: int, committed: int) -> 
             assert handle.wait("durable", 60), handle.reason
     if first and committed < saves:
         # It dies about to commit: every rank has sealed and written by then.
-        manager._agent.wait_end(20)
-        assert not manager._agent.clean
+        manager._agent.wait_exit(20)
+        assert not manager._agent.ended_cleanly
     held = sharded_job.holds(model, optimizer)  # a collective: no other agent ends before
     if not first or committed == saves:
         os.kill(manager._agent.pid, signal.SIGKILL)
-        manager._agent.wait_end(10)
+        manager._agent.wait_exit(10)
     return held
 
 

@@ -26,7 +26,9 @@ LIBRARY = "/opt/hyperpod-kit/current/lib"
 
 INSTALLER = r"\b(?:pip3?|pipx|uv pip|uv tool|uv|conda|mamba) +(?:install|add)\b"
 # The name as a requirement: not a part of a path or of a file's name, and no address behind it.
-BARE = re.compile(INSTALLER + r"[^#;&|\n]*?(?<![\w/.-])hyperpod[-_]kit(?![\w/-]|\.\w)(?:\[[\w,-]*\])?(?!\s*@)")
+BARE = re.compile(
+    INSTALLER + r"[^#;&|\n]*?(?<![\w/.-])hyperpod[-_](?:kit|rehearsal|lab)(?![\w/-]|\.\w)(?:\[[\w,-]*\])?(?!\s*@)"
+)
 
 
 def bare_names(text: str) -> Iterator[str]:
@@ -51,6 +53,8 @@ def test_nothing_says_to_take_the_package_from_an_index() -> None:
         ('"pip install \\"hyperpod-kit[torch]\\""', True),
         ("pip install -U hyperpod_kit==0.1.0", True),
         ("uv pip install hyperpod-kit", True),
+        ("pip install hyperpod-rehearsal", True),
+        ("pip install 'hyperpod-lab @ git+ssh://HOST/hyperpod-kit#subdirectory=lab'", False),
         ("pip install '.[admin]'  # then hyperpod-kit init", False),
         ("pip install 'hyperpod-kit[admin] @ git+file:///srv/git/hyperpod-kit'", False),
         ("pip install hyperpod-kit@git+ssh://host/hyperpod-kit", False),
@@ -70,8 +74,8 @@ def commands() -> List[str]:
 
 
 def test_the_page_has_every_way() -> None:
-    ways = ("'.[", "dist/hyperpod_kit-", "git+file://", LIBRARY)
-    assert [[way in command for way in ways].index(True) for command in commands()] == [0, 1, 2, 3]
+    ways = ("./rehearsal", "'.[", "dist/hyperpod_kit-", "git+file://", LIBRARY)
+    assert [[way in command for way in ways].index(True) for command in commands()] == [1, 2, 3, 0, 4]
 
 
 def shell(directory: Path, command: str) -> str:
@@ -135,6 +139,8 @@ def test_every_line_works(command: str, places: Dict[str, Path]) -> None:
         base,
         "cd / && hyperpod-kit job run --help && python -c 'import hyperpod_kit.checkpoint; import hyperpod_kit.job'",
     )
+    if "./rehearsal" in command:
+        shell(base, "cd / && hyperpod-kit rehearse sandbox")
     if "[admin]" in command:
         require_same_bundle(base, places["checkout"] / sources.EXAMPLE)
 

@@ -59,24 +59,24 @@ def capture(
             extra_root=digest.small(b"{}"),
         ),
     )
-    slot.put(page.to(control_page.SlotState.WRITING))
+    slot.write_page(page.transition(control_page.SlotState.WRITING))
     head = layout.header(1, seq, 10 * seq)
     slot.image[: len(head)] = head
-    slot.put_extra(b"{}")
-    slot.move(control_page.SlotState.CAPTURED)
+    slot.write_extra(b"{}")
+    slot.transition(control_page.SlotState.CAPTURED)
     slot.close()
 
 
 def main() -> None:
     library, root = sys.argv[1:]
     sys.path.insert(0, library)
-    from hyperpod_kit.checkpoint.agent import places
+    from hyperpod_kit.checkpoint.agent import shm_paths
     from hyperpod_kit.system import process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     own = process.this_process()
     owner = (own.pid, own.started)
-    capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world)
+    capture(shm_paths.user_directory(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world)
     print(f"captured {rank}", flush=True)
     time.sleep(600)
 

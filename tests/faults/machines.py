@@ -13,13 +13,13 @@ import containers
 from driver import CONFIG, Driver
 
 from hyperpod_kit.model.states import LifecycleMode
-from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
-from hyperpod_kit.rehearsal.layout import cache_dir
-from hyperpod_kit.rehearsal.machine import inside
-from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
-from hyperpod_kit.rehearsal.network import set_link
-from hyperpod_kit.rehearsal.node_files import SLURM_CONF
-from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
+from hyperpod_rehearsal import boot, mount_faults, processes, targets
+from hyperpod_rehearsal.layout import cache_dir
+from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
+from hyperpod_rehearsal.network import set_link
+from hyperpod_rehearsal.node_files import SLURM_CONF
+from hyperpod_rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root
 from tests.faults.site import CAPTURER, FOREIGN, SYSTEM_PYTHON, TRAINER, in_image, settle

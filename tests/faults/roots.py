@@ -9,11 +9,11 @@ from typing import Any, List, Mapping, Optional, Protocol
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
 from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.faults import S3Fault
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
-from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.faults import S3Fault
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.standins.install import LIBRARY, install
 from tests.support.damage import flip
 from tests.support.output import output
 

@@ -27,7 +27,7 @@ STEPS, EVERY = 400, 100
 def saves_of(job: Job) -> tuple[set[int], set[int]]:
     """Steps whose save was committed, and steps whose save some rank could not write and said so."""
     lines = job.lines()
-    names = [layout.parse_attempt(str(line["saved"])) for line in lines if "saved" in line]
+    names = [layout.parse_checkpoint_id(str(line["saved"])) for line in lines if "saved" in line]
     return {name.step for name in names if name}, {int(line["failed"]) for line in lines if "failed" in line}
 
 

@@ -54,7 +54,7 @@ def take_up(job: Job) -> Dict[str, Any]:
 def compare(job: Job) -> None:
     """The newest checkpoint is that of a run that nobody disturbed. Raises AssertionError."""
     newest = job.checkpoints()[-1]
-    attempt = layout.parse_attempt(newest.name)
+    attempt = layout.parse_checkpoint_id(newest.name)
     assert attempt
     shards = [(newest / layout.shard_file(rank)).read_bytes() for rank in range(2)]
     assert [shard[:32].hex() for shard in shards] == weights(2, attempt.step), newest
@@ -101,7 +101,7 @@ def make(job: Job, fault: Fault) -> None:
 
 def saved_step(job: Job) -> int:
     """The step of the newest checkpoint; 0 where there is none."""
-    attempts = [layout.parse_attempt(checkpoint.name) for checkpoint in job.checkpoints()]
+    attempts = [layout.parse_checkpoint_id(checkpoint.name) for checkpoint in job.checkpoints()]
     return max((attempt.step for attempt in attempts if attempt is not None), default=0)
 
 

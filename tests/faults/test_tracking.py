@@ -14,7 +14,7 @@ from typing import Callable, List, cast
 import pytest
 
 from hyperpod_kit.checkpoint.repository import verify
-from hyperpod_kit.rehearsal.profiles import BY_CGROUP, PROFILES
+from hyperpod_rehearsal.profiles import BY_CGROUP, PROFILES
 from tests.faults.machines import MachineSite
 from tests.faults.site import Site
 from tests.support.wait import until
@@ -76,7 +76,7 @@ def test_a_step_ends_with_captures_in_memory(site: MachineSite, row: Row, end: s
     until(lambda: [*root.glob("seq-*/MANIFEST.json")], what="the commit")
     seconds = time.monotonic() - began
     [manifest] = root.glob("seq-*/MANIFEST.json")
-    verify.verify_attempt(str(root), manifest.parent.name)
+    verify.verify_checkpoint(str(root), manifest.parent.name)
     for node in nodes:
         assert not processes(site, node, f"sleep {apart}"), "nothing has been tracked by cgroup here"
         saved_by_a_unit(site, node, job)

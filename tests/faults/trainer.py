@@ -117,9 +117,9 @@ class Checkpoints:
             # Now and at no save: a root that is taken away must not be made anew.
             identity.write(self._store, identity.RunIdentity("faults", "faults"))
         # No rank saves before all have met, so every rank finds the same.
-        there = [layout.parse_attempt(name.rstrip("/")) for name in self._store.list()]
+        there = [layout.parse_checkpoint_id(name.rstrip("/")) for name in self._store.list()]
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
-        found = layout.parse_attempt(self._restored())
+        found = layout.parse_checkpoint_id(self._restored())
         self._seq, self.step = (found.seq, found.step) if found else (0, 0)
         self._from = str(found) if found else ""
 
@@ -134,9 +134,9 @@ class Checkpoints:
         wanted, rejected = os.environ["HPK_RESUME_FROM"], []
         say_so = (lambda found: verdict.write_verdict(os.environ, found)) if self._rank == 0 else (lambda found: None)
         first = None if wanted == verdict.NONE else wanted
-        for entry in selection.walk(self._root, first=first, own=os.environ["HPK_ATTEMPT"]):
+        for entry in selection.walk(self._root, first=first, attempt=os.environ["HPK_ATTEMPT"]):
             try:
-                verify.verify_attempt(self._root, entry.attempt)
+                verify.verify_checkpoint(self._root, entry.attempt)
             except CheckpointError as err:
                 rejected.append((entry.attempt, err.message))
                 continue
@@ -182,7 +182,7 @@ class Checkpoints:
 
         self._seq += 1
         nonce = hashlib.sha256(os.environ["HPK_ATTEMPT"].encode()).hexdigest()[:6]
-        name = str(layout.AttemptName(self._seq, step, self._epoch, nonce))
+        name = str(layout.CheckpointId(self._seq, step, self._epoch, nonce))
         algorithm = digest.algorithm("blake2b")
         leaves = algorithm.leaf(state)
         failed: OSError | None = None

@@ -16,15 +16,15 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.bundle import manifest as bundle_manifest
 from hyperpod_kit.bundle.sources import EXAMPLE
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.agent import (
     control_page,
-    greeting,
+    extra_state,
+    failure_note,
+    failure_rows,
+    handshake,
     job_note,
-    lost_rows,
     note_page,
-    saves_note,
-    trees,
 )
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
@@ -38,14 +38,14 @@ from hyperpod_kit.checkpoint.repository import (
     manifest,
     pins,
     proofs,
-    rewinds,
+    rollbacks,
     rows,
     shard,
     tombstone,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.config import access_points
@@ -100,7 +100,7 @@ BY_TESTS = {
 }
 """Formats whose files are made where they are tested."""
 
-ATTEMPT = str(layout.AttemptName(5, 50, 2, "abcd"))
+ATTEMPT = str(layout.CheckpointId(5, 50, 2, "abcd"))
 WHOSE = identity.RunIdentity("x", "0" * 32)
 RECORD = FileRecord(layout.shard_file(0), 4096, "blake2b:" + "0" * 32, 0)
 MANIFEST = Manifest(
@@ -143,7 +143,7 @@ PAGE = Page(
 REPORT = Report(PAGE, RECORD, "{}", LAID.tensors)
 PARTS = {0: (("model", '{"a":1}'), ("step", "50")), 1: (("model", '{"a":2}'), ("step", "50"))}
 TYPED = (("dtype", '{"$":"torch","v":"bfloat16"}'), ("records", "3"))
-SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no space left")
+SAVES = failure_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no space left")
 JOB = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
 TIME = time_rows.TimeRow(
     "0.40000",
@@ -167,7 +167,7 @@ TIME = time_rows.TimeRow(
 )
 RUN = time_rows.RunRow("7_2", 1, 1.7e9, 1.7e9 - 60.0, 1.7e9 - 5.0, 16, ("n1", "n2"), "ana", "gpu", "prod")
 JOB_TIME = job_note.TimeNote("7_2", {"steps": 3600.5, "twice": 12.0, "start-up": 100.0})
-LOST = lost_rows.Row(3, 8, 2, "no space left", 1.7e9)
+LOST = failure_rows.Row(3, 8, 2, "no space left", 1.7e9)
 GUARD = findings.GuardRecord(1.7e9, (findings.SlurmFinding("slurmctld-down", "it is down", "start it"),), {"n": 1})
 USAGE_DAY = usage_history.UsageDay("2023-11-14", 1.7e9, 12, 4096, 8192, 1 << 40, 1 << 39, {"ana": 8192})
 STANDING = StandingAlert(
@@ -219,14 +219,14 @@ def committed_root() -> MemoryStore:
 def a_rewind(write: Callable[[MemoryStore], object]) -> bytes:
     store = committed_root()
     write(store)
-    (name,) = [name for name in store._objects if name.startswith(layout.REWINDS)]
+    (name,) = [name for name in store._objects if name.startswith(layout.ROLLBACKS)]
     return bytes(store._objects[name])
 
 
 def read_rewind(data: bytes) -> Tuple[Any, ...]:
-    store = a_root(f"{layout.REWINDS}/000001.json", data)
+    store = a_root(f"{layout.ROLLBACKS}/000001.json", data)
     store._objects[layout.epoch_file(9)] = b"{}"
-    return tuple(type(record).__name__ for record in rewinds.standing(store))
+    return tuple(type(record).__name__ for record in rollbacks.read_records(store))
 
 
 def a_pin(data: bytes) -> Any:
@@ -236,12 +236,12 @@ def a_pin(data: bytes) -> Any:
 def a_lease(data: bytes) -> Any:
     until = manifest.open_json(data, "lease")["until"]
     store = a_root(f"{layout.LEASES}/{ATTEMPT}.{until:010d}-00000000.json", data)
-    return lease.held(store, now=lease.Moment(until - 60.0, 0.0), seen=lease.LeaseWatch())
+    return lease.leased_checkpoints(store, now=lease.Moment(until - 60.0, 0.0), watch=lease.LeaseWatch())
 
 
 def a_flush(data: bytes) -> Any:
     name = f"{layout.FLUSHES}/host-0123456789ab.json"
-    return flush_note.found(a_root(name, data))[name]
+    return flush_note.read_all(a_root(name, data))[name]
 
 
 def a_page() -> bytes:
@@ -251,15 +251,15 @@ def a_page() -> bytes:
 
 
 def an_extra(
-    places: dict[int, Optional[OwnTree]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
+    places: dict[int, Optional[RankStateLocation]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
 ) -> Callable[[], bytes]:
     parts = {rank: (*own, *more) for rank, own in PARTS.items()}
-    return lambda: trees.encode(parts, places, stages=stages, attempt=(2, 5, 50))
+    return lambda: extra_state.encode(parts, places, stages=stages, checkpoint_key=(2, 5, 50))
 
 
 def a_note(body: Any) -> Callable[[], bytes]:
     def write(directory: Path) -> None:
-        descriptor = note_page.opened_own(str(directory / "note"))
+        descriptor = note_page.open_owned(str(directory / "note"))
         try:
             note_page.put(descriptor, body._asdict())
         finally:
@@ -327,13 +327,13 @@ def verified(path: Path) -> Any:
 
 
 def a_greeting() -> bytes:
-    question = greeting.question()
-    return question + b"\n" + greeting.answer(TOKEN, question, 1, False)[0] + b"\n"
+    question = handshake.build_challenge()
+    return question + b"\n" + handshake.build_response(TOKEN, question, 1, False)[0] + b"\n"
 
 
 def greeted(data: bytes) -> Any:
     (question, answer) = data.splitlines()
-    hello = greeting.heard(TOKEN, question, answer, 2)
+    hello = handshake.verify_response(TOKEN, question, answer, 2)
     return (hello.rank, hello.again) if hello is not None else None
 
 
@@ -350,7 +350,7 @@ FORMATS = (
     Format(
         "hpk-run/1",
         "RUN.json",
-        lambda data: identity.said(a_root(layout.RUN_FILE, data)).identity,
+        lambda data: identity.read_run_file(a_root(layout.RUN_FILE, data)).identity,
         WHOSE,
         lambda: stored(lambda store: identity.write(store, WHOSE)),
     ),
@@ -365,28 +365,28 @@ FORMATS = (
     Format(
         "hpk-extra/1",
         "extra-1.json",
-        lambda data: trees.tree_of(data, 1),
+        lambda data: extra_state.tree_of(data, 1),
         {"model": {"a": 2}, "step": 50},
         an_extra({}, stages=False),
     ),
     Format(
         "hpk-extra/2",
         "extra-2.json",
-        lambda data: trees.tree_of(data, 1),
+        lambda data: extra_state.tree_of(data, 1),
         {"model": {"a": 2}, "step": 50},
         an_extra({}, stages=True),
     ),
     Format(
         "hpk-extra/3",
         "extra-3.json",
-        lambda data: trees.parts_of(data, 2)[1][1].place,
-        OwnTree(4096, 20, "blake2b:" + "0" * 32),
-        an_extra({1: OwnTree(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
+        lambda data: extra_state.parts_of(data, 2)[1][1].location,
+        RankStateLocation(4096, 20, "blake2b:" + "0" * 32),
+        an_extra({1: RankStateLocation(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
     ),
     Format(
         "hpk-extra/4",
         "extra-4.json",
-        lambda data: trees.tree_of(data, 1),
+        lambda data: extra_state.tree_of(data, 1),
         {"model": {"a": 2}, "step": 50, "dtype": {"$": "torch", "v": "bfloat16"}, "records": 3},
         an_extra({}, stages=False, more=TYPED),
     ),
@@ -431,7 +431,7 @@ FORMATS = (
         "tombstone.json",
         lambda data: tombstone.read(a_root(layout.tombstone_file(ATTEMPT), data), ATTEMPT),
         "a flipped byte",
-        lambda: stored(lambda store: tombstone.mark(store, ATTEMPT, "a flipped byte")),
+        lambda: stored(lambda store: tombstone.write(store, ATTEMPT, "a flipped byte")),
     ),
     Format(
         "hpk-proof/1",
@@ -445,14 +445,14 @@ FORMATS = (
         "rewind.json",
         read_rewind,
         ("Rewind",),
-        lambda: a_rewind(lambda store: rewinds.record(store, ATTEMPT, 7, "ana")),
+        lambda: a_rewind(lambda store: rollbacks.record_rollback(store, ATTEMPT, 7, "ana")),
     ),
     Format(
         "hpk-fresh/1",
         "fresh.json",
         read_rewind,
         ("FreshStart",),
-        lambda: a_rewind(lambda store: rewinds.record_fresh_start(store, 7, by="ana")),
+        lambda: a_rewind(lambda store: rollbacks.record_fresh_start(store, 7, by="ana")),
     ),
     Format(
         "hpk-flush/1",
@@ -475,7 +475,7 @@ FORMATS = (
     Format(
         "lost saves (1)",
         "lost-saves.json",
-        lambda data: lost_rows.newest(a_root(".hpk/saves-e000003-000008.json", data)),
+        lambda data: failure_rows.read_newest(a_root(".hpk/saves-e000003-000008.json", data)),
         LOST,
         lambda: json.dumps(LOST._asdict()).encode(),
     ),
@@ -517,12 +517,14 @@ FORMATS = (
         REPORT,
         lambda: manifest.seal_json(REPORT.to_json()),
     ),
-    Format("note of saves (1)", "saves.page", lambda data: saves_note._of(json.loads(data)), SAVES, a_note(SAVES)),
-    Format("note of a job (1)", "job.page", lambda data: job_note._of(json.loads(data)), JOB, a_note(JOB)),
+    Format(
+        "note of saves (1)", "saves.page", lambda data: failure_note._parse_note(json.loads(data)), SAVES, a_note(SAVES)
+    ),
+    Format("note of a job (1)", "job.page", lambda data: job_note._parse_job_note(json.loads(data)), JOB, a_note(JOB)),
     Format(
         "note of a job's time (1)",
         "job-time.page",
-        lambda data: job_note.time_of(json.loads(data)),
+        lambda data: job_note.parse_time_note(json.loads(data)),
         JOB_TIME,
         a_note(JOB_TIME),
     ),
@@ -634,9 +636,9 @@ FORMATS = (
     Format(
         "hpk-ranks/5",
         "ranks.value",
-        lambda data: values.unpack(data, "rank 1"),
+        lambda data: wire_values.unpack(data, "rank 1"),
         ("seq", 5, None, 0.5, b"raw", ("a", "b")),
-        lambda: values.pack(("seq", 5, None, 0.5, b"raw", ("a", "b"))),
+        lambda: wire_values.pack(("seq", 5, None, 0.5, b"raw", ("a", "b"))),
     ),
 )
 

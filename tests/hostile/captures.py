@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Callable, List
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, places
+from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 from tests.faults.capturer import capture
 from tests.hostile.users import VICTIM, as_user
 from tests.support.wait import MOST, Deadline
@@ -23,7 +23,7 @@ def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: 
 
     def work() -> None:
         os.environ["HPK_SHM_DIR"] = str(base)
-        capture(str(base) if loose else places.mine(), str(root), job=JOB, owner=DEAD, seq=seq)
+        capture(str(base) if loose else shm_paths.user_directory(), str(root), job=JOB, owner=DEAD, seq=seq)
 
     assert as_user(uid, work) == 0
 

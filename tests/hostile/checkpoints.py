@@ -13,7 +13,7 @@ DATA = b"weights" * 99
 
 
 def name_of(seq: int) -> str:
-    return str(layout.AttemptName(seq, seq * 10, 2, "abcd"))
+    return str(layout.CheckpointId(seq, seq * 10, 2, "abcd"))
 
 
 def put(root: Path, seq: int, change: Optional[Callable[[Dict[str, Any]], None]] = None, **fields: Any) -> str:

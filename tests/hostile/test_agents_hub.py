@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import greeting, rpc
+from hyperpod_kit.checkpoint.agent import handshake, rpc
 from hyperpod_kit.checkpoint.agent.rpc import Hub, Uplink
 from tests.hostile.network import Between, ended, flipped, resident, strangers
 from tests.support.wait import until
@@ -53,7 +53,7 @@ def leader() -> Leader:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "GREET", 0.5)
+    monkeypatch.setattr(rpc, "HANDSHAKE_TIMEOUT", 0.5)
 
 
 def test_a_line_without_an_end_is_not_kept(leader: Leader) -> None:
@@ -146,10 +146,10 @@ def test_who_fills_the_room_keeps_out_himself() -> None:
         asked = slow.recv(4096).rstrip(b"\n")
         with strangers(leader.address, 300):
             until(lambda: len(leader.hub._strangers) == 16)
-            said, seals = greeting.answer(TOKEN.encode(), asked, 1, False)
+            said, seals = handshake.build_response(TOKEN.encode(), asked, 1, False)
             slow.sendall(said + b"\n")
             welcome = slow.recv(4096).rstrip(b"\n")
-        assert json.loads(seals.heard.opened(welcome)) == {"op": greeting.WELCOME}
+        assert json.loads(seals.incoming.opened(welcome)) == {"op": handshake.WELCOME}
 
 
 # --- who was heard on the way ---------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
                 sock, _ = impostor.accept()
             except OSError:
                 return
-            sock.sendall(greeting.question() + b"\n")
+            sock.sendall(handshake.build_challenge() + b"\n")
             heard.append(sock.recv(65536))
             sock.sendall(b'{"op":"welcome"}\n' + b"0" * 64 + b' {"op":"welcome"}\n')
 
@@ -298,7 +298,7 @@ def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
 def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
     leader: Leader, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "ANSWER", 0.3)
+    monkeypatch.setattr(rpc, "RESPONSE_TIMEOUT", 0.3)
     first = leader.join(1)
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
     first.listen(lambda message: None, lambda: ends.put("ended"))
@@ -310,12 +310,12 @@ def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
 def test_one_that_comes_back_is_let_in_though_its_predecessor_was_never_seen_to_end(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc, "ANSWER", 0.3)
+    monkeypatch.setattr(rpc, "RESPONSE_TIMEOUT", 0.3)
     first = leader.join(1)  # its machine is gone without a word: nobody listens at it, so nobody answers
     second = leader.join(1, again=True)
     second.send({"op": "done"})
     assert [leader.next(), leader.next()] == [(1, {"op": "joined"}), (1, {"op": "done"})]
-    assert first.receive() == {"op": greeting.PING} and first.receive() is None
+    assert first.receive() == {"op": handshake.PING} and first.receive() is None
 
 
 def test_the_hub_is_heard_at_its_address_and_at_no_other(leader: Leader) -> None:

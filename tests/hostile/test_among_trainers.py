@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import startup, values
+from hyperpod_kit.checkpoint import startup, wire_values
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import CheckpointError
 
@@ -26,12 +26,12 @@ class Gloo(Ranks):
         self.passed: list[bytes] = []
 
     def gather(self, value: Any) -> list[Any]:
-        said = values.pack(value)
+        said = wire_values.pack(value)
         heard = self._other(said)
         self.passed += [said, heard]
-        return [values.unpack(said, "rank 0"), values.unpack(heard, "rank 1")]
+        return [wire_values.unpack(said, "rank 0"), wire_values.unpack(heard, "rank 1")]
 
-    def meet(self, value: Any) -> list[Any]:
+    def handshake(self, value: Any) -> list[Any]:
         return self.gather(value)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
@@ -54,8 +54,8 @@ def test_ranks_of_which_not_all_have_the_key_still_have_one_token(
     monkeypatch.setenv("HPK_ATTEMPT_KEY", KEY)
 
     def without(said: bytes) -> bytes:
-        value = values.unpack(said, "rank 0")
-        return values.pack((*value[:-1], "")) if type(value) is tuple and len(value) == 5 else said
+        value = wire_values.unpack(said, "rank 0")
+        return wire_values.pack((*value[:-1], "")) if type(value) is tuple and len(value) == 5 else said
 
     for key in (KEY, ""):
         monkeypatch.setenv("HPK_ATTEMPT_KEY", key)
@@ -66,8 +66,12 @@ def test_ranks_of_which_not_all_have_the_key_still_have_one_token(
 
 def test_agents_of_several_releases_are_not_started_together(tmp_path: Path) -> None:
     def older(said: bytes) -> bytes:
-        value = values.unpack(said, "rank 0")
-        return values.pack((*value[:3], "hpk-agents/1", value[4])) if type(value) is tuple and len(value) == 5 else said
+        value = wire_values.unpack(said, "rank 0")
+        return (
+            wire_values.pack((*value[:3], "hpk-agents/1", value[4]))
+            if type(value) is tuple and len(value) == 5
+            else said
+        )
 
     with pytest.raises(CheckpointError, match="several releases"):
         startup.identify(Gloo(older), tmp_path / "root", None, None)

@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, own_tree, shard, verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, rank_extra_state, shard, verify  # noqa: E402
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
@@ -140,9 +140,9 @@ def hollow(data: bytes) -> None:
     os.truncate(path, layout.LARGEST_SMALL)
     store = PosixStore(places.folder("hollow"))
     record = FileRecord(name, layout.LARGEST_SMALL, "blake2b:" + "0" * 32)
-    place = own_tree.OwnTree(0, layout.LARGEST_SMALL, "blake2b:" + "0" * 32)
+    place = rank_extra_state.RankStateLocation(0, layout.LARGEST_SMALL, "blake2b:" + "0" * 32)
     if name == layout.shard_file(0):
-        own_tree.read(store, checkpoint_parsers.ATTEMPT, 0, place)
+        rank_extra_state.read(store, checkpoint_parsers.ATTEMPT, 0, place)
     else:
         verify.read_extra(store, checkpoint_parsers.ATTEMPT, record)
 

@@ -15,13 +15,14 @@ EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
 ELSEWHERE = {
     "audit.py": "its one line is cleaned, and goes to a unit's log",
     "checkpoint/agent/abandoned.py": "a process of the agent's; the agent reads its lines",
-    "checkpoint/agent/adopt.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/slot_recovery.py": "the trainer's own output, to its owner",
     "checkpoint/agent/agent": "the agent's own log file",
     "checkpoint/agent/flush_users.py": "a child's stack trace, in the epilog's log",
     "checkpoint/agent/leader.py": "the agent's own log file",
+    "checkpoint/agent/order_executor.py": "the agent's own log file",
     "checkpoint/agent/partner_copies.py": "the agent's own log file",
     "checkpoint/agent/partner_wire.py": "the same",
-    "checkpoint/agent/places.py": "the trainer's own output, to its owner",
+    "checkpoint/agent/shm_paths.py": "the trainer's own output, to its owner",
     "checkpoint/agent/rpc.py": "the agent's own log file",
     "checkpoint/agent/upkeep.py": "the agent's own log file",
     "checkpoint/agent/worker.py": "the agent's own log file",
@@ -34,7 +35,7 @@ ELSEWHERE = {
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
     "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
     "storage/bench/replay/": "a child, whose lines `storage bench` reads",
-    "rehearsal/": "programs of their own inside machines, and the daemon's log",
+    "hyperpod_rehearsal/": "programs of their own inside machines, and the daemon's log",
 }
 """Prefix of a path -> why what is written there needs no cleaning."""
 

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, places, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, shm_paths, shm_slots
 from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
@@ -342,9 +342,9 @@ while True:
 """
     with busy_as(ATTACKER, program):
         for _ in range(300):
-            found = [(uid, name) for uid, name, _ in places.listed(str(base), "", 100)]
+            found = [(uid, name) for uid, name, _ in shm_paths.list_files(str(base), "", 100)]
             assert {uid for uid, _ in found} == {VICTIM} and len(found) == 2
-            assert places.users(str(base)) in ([VICTIM], [ATTACKER, VICTIM])
+            assert shm_paths.users(str(base)) in ([VICTIM], [ATTACKER, VICTIM])
     assert [one.removed for one in flushed(base)] == [True]
 
 
@@ -370,5 +370,5 @@ def test_a_lock_is_told_to_stop_only_when_its_process_is_ours(base: Path, monkey
         monkeypatch.setattr(lock, "try_acquire", lambda *_: None)
         monkeypatch.setattr(os, "kill", lambda pid, sign: told.append(pid))
         with pytest.raises(Exception, match="does not go"):
-            lock.take_over(path, lock.NOBODY, patience=0.1)
+            lock.take_over(path, lock.NOBODY, grace=0.1)
     assert told == []

@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, handoff_reports
+from hyperpod_kit.checkpoint.agent import assemble, partial_commit_reports
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.data.index.parts import Parts
@@ -187,7 +187,7 @@ def committed(**changed: Any) -> manifest.Manifest:
     store._objects.update(kept_parsers.HANDED_IN)
     name = f"{ATTEMPT}/{layout.report_file(0)}"
     store._objects[name] = manifest.seal_json({**kept_parsers.REPORTS[name], **changed})
-    found = handoff_reports.read(store, ATTEMPT, kept_parsers.WORLD)
+    found = partial_commit_reports.read_reports(store, ATTEMPT, kept_parsers.WORLD)
     assert found is not None
     return assemble.assemble(found, {}).manifest
 

@@ -48,13 +48,15 @@ class Ground:
         if slot.page is not None and slot.page.state == SlotState.CAPTURED:
             seal.seal(slot)
         try:
-            local.write(seal.SlotShard(slot), local.store(str(self.disk), self.run), ATTEMPT, persist.How())
+            local.write_part(
+                seal.SlotShard(slot), local.open_local_store(str(self.disk), self.run), ATTEMPT, persist.WriteOptions()
+            )
             return ""
         except CheckpointError as err:
             return str(err)
 
     def parts(self) -> List[str]:
-        return [part.attempt for part in local.reports(str(self.disk), self.run, 0)]
+        return [part.checkpoint_id for part in local.list_parts(str(self.disk), self.run, 0)]
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def hangs(path):
 def look_at_all():
     "What root does at each tick of its timers, and before each job."
     signal.alarm(20)
-    list(places.listed(str(base), ".saves", 1))
+    list(places.list_files(str(base), ".saves", 1))
     saves_note.read_all(str(base))
     found = find_orphans(str(base))
     places.users(str(base))

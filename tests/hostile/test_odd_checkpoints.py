@@ -170,7 +170,7 @@ def test_a_rank_of_a_file_name_takes_no_memory(tmp_path: Path) -> None:
 def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     """As a bucket that others write to: names of no kind, of all kinds, like options, like paths."""
     store = MemoryStore("s3://bucket/run")
-    good = str(layout.AttemptName(5, 50, 2, "abcd"))
+    good = str(layout.CheckpointId(5, 50, 2, "abcd"))
     odd = (
         "-rf",
         "--all",
@@ -193,7 +193,11 @@ def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     store._objects[f"{good}/{layout.MANIFEST_FILE}"] = b"{}"
     found = list(catalog.newest_first(store))
     assert [entry.attempt for entry in found if entry.committed] == [good]
-    assert catalog.highest(store)[0] == 2 and pins.pinned(store) == set() and tombstone.read(store, good) is None
+    assert (
+        catalog.highest_epoch_and_seq(store)[0] == 2
+        and pins.pinned(store) == set()
+        and tombstone.read(store, good) is None
+    )
 
 
 def test_junit_of_control_characters_is_xml() -> None:

@@ -11,10 +11,10 @@ import urllib.request
 
 import pytest
 
-from hyperpod_kit.rehearsal import metadata_server
-from hyperpod_kit.rehearsal.dns import DnsResponder
-from hyperpod_kit.rehearsal.instance_metadata import MOST_TOKENS, TTL, InstanceIdentity, Metadata
-from hyperpod_kit.rehearsal.metadata_server import MetadataServers
+from hyperpod_rehearsal import metadata_server
+from hyperpod_rehearsal.dns import DnsResponder
+from hyperpod_rehearsal.instance_metadata import MOST_TOKENS, TTL, InstanceIdentity, Metadata
+from hyperpod_rehearsal.metadata_server import MetadataServers
 from tests.hostile.users import ATTACKER, ROOT, as_user
 
 NODE = InstanceIdentity(

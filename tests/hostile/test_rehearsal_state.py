@@ -12,9 +12,9 @@ import pytest
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
-from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.system.process import Process, identify, is_alive
+from hyperpod_rehearsal import boot, cleanup, host, layout, own_place, processes, state
+from hyperpod_rehearsal.layout import Layout
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
@@ -132,11 +132,11 @@ def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_
     assert daemon_of_roots.poll() is None
 
 
-def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
-    """Same program, same user, another state directory."""
+@pytest.mark.parametrize("module", ["hyperpod_rehearsal.daemon", "hyperpod_kit.rehearsal.daemon"])
+def test_the_daemon_of_another_rehearsal_is_not_ours(shared, module):
+    """Same program, also under its former name, same user, another state directory."""
     demo = Layout.of("demo")
     own_place.make(demo.root)
-    module = "hyperpod_kit.rehearsal.daemon"
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
     ) as other, subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_users_process_that_says_it_is_the_daemon(shared):
     """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
     demo = Layout.of("demo")
     own_place.make(demo.root)
-    words = ["-m", "hyperpod_kit.rehearsal.daemon", "--state", str(demo.root)]
+    words = ["-m", "hyperpod_rehearsal.daemon", "--state", str(demo.root)]
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
         process = identify(theirs.pid)

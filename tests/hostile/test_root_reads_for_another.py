@@ -89,7 +89,7 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
     source_owner.set_current(ATTACKER)
     try:
         with pytest.raises(PermissionError):
-            byte_sources.opened(fsx / "mallory" / "w")
+            byte_sources.open_regular_file(fsx / "mallory" / "w")
     finally:
         source_owner.set_current(None)
     os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)

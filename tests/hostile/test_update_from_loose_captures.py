@@ -12,7 +12,7 @@ from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import adopt, control_page, lock, places, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, lock, shm_cleanup, shm_paths, shm_slots, slot_recovery
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.system import process
@@ -43,9 +43,9 @@ def adopted(base: Path, run: str) -> List[int]:
     os.chown(answer, VICTIM, VICTIM)
 
     def work() -> None:
-        folder = places.mine()
+        folder = shm_paths.user_directory()
         held = lock.take_over(os.path.join(folder, shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
-        adopt.adopt(folder, run, 0, process.this_process())
+        slot_recovery.recover_slots(folder, run, 0, process.this_process())
         held.release()
         slots = list(shm_slots.attached(folder, shm_slots.names(folder, uid=VICTIM, run=run, rank=0)))
         answer.write_text(" ".join(str(slot.page.step) for slot in slots if slot.page is not None))
@@ -59,7 +59,7 @@ def adopted(base: Path, run: str) -> List[int]:
 def test_a_start_takes_them_over(base: Path, squat: Any) -> None:
     lay(base, base.parent / "root", loose=True)
     run = run_of(base)
-    places.prepare(str(base), VICTIM)
+    shm_paths.prepare(str(base), VICTIM)
     if squat is not None:
         path = base / f"hpk-{VICTIM}-{run}-00000.{'lock' if squat == 'fifo' else squat}"
         assert as_user(ATTACKER, lambda: os.mkfifo(path, 0o666) if squat == "fifo" else path.write_text("x" * 9)) == 0
@@ -109,7 +109,7 @@ def test_a_trainer_of_the_first_release_that_lives_keeps_its_own(base: Path) -> 
         held = lock.try_acquire(str(base / shm_slots.lock_file(VICTIM, run, 0)), process.this_process())
         assert held is not None
         with pytest.raises(RunIsOwned, match=f"process {os.getpid()} on this node"):
-            adopt.adopt(places.mine(), run, 0, process.Process(1, 1))
+            slot_recovery.recover_slots(shm_paths.user_directory(), run, 0, process.Process(1, 1))
         assert len(shm_slots.names(str(base), uid=VICTIM, run=run)) == 1
         held.release()
 
@@ -121,11 +121,11 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
     lay(base, base.parent / "other")
 
     def work() -> None:
-        for folder in places.of_mine():
+        for folder in shm_paths.user_directories():
             for slot in shm_slots.attached(folder, shm_slots.names(folder)):
-                slot.move(control_page.SlotState.FREE)
-        assert len(shm_gc.sweep(*places.of_mine(), but="")) == 2
-        assert not [place for place in places.of_mine() if shm_slots.names(place)]
+                slot.transition(control_page.SlotState.FREE)
+        assert len(shm_cleanup.remove_dead_segments(*shm_paths.user_directories(), excluded_run="")) == 2
+        assert not [place for place in shm_paths.user_directories() if shm_slots.names(place)]
 
     assert as_user(VICTIM, within(60, work)) == 0
 

@@ -120,7 +120,7 @@ def test_a_checkpoint_root_of_evil_words(tmp_path: Path, command: str) -> None:
         run=evil,
         versions={evil: evil},
     )
-    tombstone.mark(PosixStore(str(tmp_path)), attempt, evil)
+    tombstone.write(PosixStore(str(tmp_path)), attempt, evil)
     (tmp_path / f"{evil.replace('/', '').replace(chr(0), '')}.e1").touch()
     (tmp_path / ".hpk").mkdir()
     rows = [

@@ -54,7 +54,7 @@ PACKAGES = {
     "hyperpod_kit/job": "tests/unit/job",
     "hyperpod_kit/node": "tests/unit/node",
     "hyperpod_kit/preflight": "tests/unit/preflight",
-    "hyperpod_kit/rehearsal": "tests/unit/rehearsal",
+    "rehearsal/hyperpod_rehearsal": "rehearsal/rehearsal_tests",
     "hyperpod_kit/remote": "tests/unit/remote",
     "hyperpod_kit/slurm": "tests/unit/slurm",
     "hyperpod_kit/storage": "tests/unit/storage",

@@ -19,20 +19,20 @@ from hyperpod_kit.checkpoint.agent import (
     agent,
     agent_events,
     control_page,
-    intake,
     leader,
     replicas,
     rpc,
     shm_slots,
+    snapshot_registry,
     upkeep,
 )
 from hyperpod_kit.checkpoint.agent import (
     worker as agent_worker,
 )
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
+    RestoreCompleted,
     SaveSkipped,
-    Settle,
     SlotCaptured,
     TensorDigests,
     TrainerMessage,
@@ -67,7 +67,7 @@ class Worker:
         try:
             self.post(result(key, job(), "", 0))
         except (CheckpointError, OSError) as err:
-            self.post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
+            self.post(result(key, None, verify.describe_failure(err), getattr(err, "errno", None) or 0))
 
 
 class Pipe:
@@ -102,11 +102,11 @@ class Hub:
 
     def broadcast(self, message: Dict[str, Any]) -> None:
         for peer in self.peers.values():
-            peer.link.heard(json.loads(json.dumps(message)))
+            peer.link.on_message(json.loads(json.dumps(message)))
 
     def tell(self, rank: int, message: Dict[str, Any]) -> None:
         if rank in self.peers:
-            self.peers[rank].link.heard(json.loads(json.dumps(message)))
+            self.peers[rank].link.on_message(json.loads(json.dumps(message)))
 
 
 class World:
@@ -134,7 +134,7 @@ class World:
             (leader, "Worker", Worker),
             (upkeep, "Worker", Worker),
             (agent, "alive", lambda owner: owner in self.alive),
-            (intake, "alive", lambda owner: owner in self.alive),
+            (snapshot_registry, "alive", lambda owner: owner in self.alive),
             (rpc, "Hub", lambda *_, **__: Hub()),
             (rpc, "REJOIN", -1.0),
         ):
@@ -165,7 +165,9 @@ class World:
         for rank in range(1, self.world):
             peers_of(first)[rank] = self.agents[rank]
             self.agents[rank].link.uplink = Pipe(  # type: ignore[assignment]
-                lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None  # type: ignore[misc]
+                lambda message, rank=rank: (
+                    self.agents[0]._queue_rank_report(rank, message) if 0 in self.agents else None
+                )  # type: ignore[misc]
             )
         in_memory = self.in_memory()
         seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in catalog.attempts(self.root)]
@@ -174,7 +176,7 @@ class World:
         self.captured = dict.fromkeys(range(self.world), max(seqs, default=0))
         found = self.newest()
         for rank in range(self.world):
-            self._say(rank, Settle(found if found in in_memory else None, "memory"))
+            self._say(rank, RestoreCompleted(found if found in in_memory else None, "memory"))
         return found
 
     def _make_agent(self, rank: int) -> agent.Agent:
@@ -190,7 +192,7 @@ class World:
             "addresses": ["127.0.0.1"],
         }
         made = agent.Agent(Pipe(lambda message: self._hear(rank, message)), AgentSetup.from_json(setup))  # type: ignore[arg-type]
-        made.intake.recover()
+        made.registry.recover()
         return made
 
     def _hear(self, rank: int, message: Dict[str, Any]) -> bool:
@@ -210,7 +212,7 @@ class World:
         self.alive.clear()
         self.half.clear()
         for held in self.agents.values():
-            held.events.put(agent_events.TrainerGone())
+            held.events.put(agent_events.TrainerDisconnected())
 
     def kill_agent(self, rank: int) -> None:
         """SIGKILL: the kernel drops the lock and closes the connections."""
@@ -218,12 +220,12 @@ class World:
         os.close(dead.lock._fd)
         if rank == 0:
             for peer in self.agents.values():
-                peer.events.put(agent_events.LeaderGone())
+                peer.events.put(agent_events.LeaderDisconnected())
         elif 0 in self.agents:
             first = self.agents[0].link.leader
             assert first is not None
             peers_of(first).pop(rank, None)
-            self.agents[0]._heard_rank(rank, None)
+            self.agents[0]._queue_rank_report(rank, None)
 
     def wipe(self) -> None:
         """The node is gone, and all that it had in memory."""
@@ -258,7 +260,7 @@ class World:
     def _half_copy(self, slot: shm_slots.Slot, layout: Any, rank: int, seq: int) -> None:
         told = f"of rank {rank}" if self.apart[self.epoch, seq] else "the same"
         extra = replicas.with_replicas(b'{"rng":0}', {"all": told})
-        slot.put(
+        slot.write_page(
             control_page.Page(
                 origin=control_page.CaptureOrigin(
                     rank=rank,
@@ -283,9 +285,9 @@ class World:
                     extra_size=len(extra),
                     extra_root=digest.small(extra),
                 ),
-            ).to(SlotState.WRITING)
+            ).transition(SlotState.WRITING)
         )
-        slot.put_extra(extra)
+        slot.write_extra(extra)
         head = layout.header(self.epoch, seq, seq)
         slot.image[: len(head)] = head
         self._copy(slot, layout, (self.epoch, seq), rank, 0, 2)
@@ -297,14 +299,14 @@ class World:
         page = slot.page
         assert page is not None
         self._copy(slot, layout, (page.epoch, page.seq), rank, 1, 2)
-        slot.move(SlotState.CAPTURED)
+        slot.transition(SlotState.CAPTURED)
         number = slot.name.slot
         slot.close()
         self._say(rank, SlotCaptured(number))
 
     def _say(self, rank: int, message: TrainerMessage) -> None:
         if rank in self.agents:
-            self.agents[rank]._heard_trainer(json.loads(json.dumps(message.to_json())))
+            self.agents[rank]._queue_trainer_message(json.loads(json.dumps(message.to_json())))
 
     def _layout(self, rank: int) -> Any:
         return lay_out(
@@ -334,9 +336,9 @@ class World:
         mine = self.agents[rank]
         mine.handle(mine.events.get_nowait())
         if mine.link.leader is not None:
-            mine.link.leader.look_round()
+            mine.link.leader.expire_missing_ranks()
         if mine._finished():
-            mine._leave()
+            mine._shut_down()
             del self.agents[rank]
 
     def workers(self) -> Iterator[Tuple[int, Worker]]:
@@ -361,7 +363,7 @@ class World:
             mine = set()
             for slot in shm_slots.attached(str(self.shm), names):
                 page = slot.page
-                if page is not None and page.state in WHOLE:
+                if page is not None and page.state in COMPLETE_STATES:
                     self._check_bytes(bytes(slot.image), (page.epoch, page.seq), rank)
                     mine.add(page.key)
                 slot.close()

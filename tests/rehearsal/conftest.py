@@ -14,7 +14,7 @@ import pytest
 from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
-from hyperpod_kit.rehearsal.layout import lock_file
+from hyperpod_rehearsal.layout import lock_file
 from tests.rehearsal import jobs, limited_disk
 from tests.support import own_rehearsals
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 from driver import TRAIN, Driver
 
-from hyperpod_kit.rehearsal import boot, processes, targets
-from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_rehearsal import boot, processes, targets
+from hyperpod_rehearsal.machine import inside
 
 ADMIN, PACKAGES = "/opt/admin", "/opt/admin-packages"
 """Where nodes see what `shares` gives."""

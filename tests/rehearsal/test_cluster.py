@@ -11,10 +11,10 @@ import boto3
 import pytest
 from driver import CONFIG, Driver, wait_until
 
-from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.rehearsal.machine import inside
-from hyperpod_kit.rehearsal.processes import children
-from hyperpod_kit.rehearsal.targets import all_nodes
+from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.processes import children
+from hyperpod_rehearsal.targets import all_nodes
 
 GROUP = {
     "InstanceGroupName": "only",

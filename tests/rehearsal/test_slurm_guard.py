@@ -10,9 +10,9 @@ from typing import Iterator, List
 import pytest
 from driver import Driver, wait_until
 
-from hyperpod_kit.rehearsal import boot, processes, targets
-from hyperpod_kit.rehearsal.machine import inside
-from hyperpod_kit.rehearsal.network import set_link
+from hyperpod_rehearsal import boot, processes, targets
+from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.network import set_link
 from tests.rehearsal import jobs
 from tests.support.output import output
 from tests.support.slurm_guard import (

@@ -21,7 +21,7 @@ MACHINES = "tests/rehearsal"
 """Where the tests that boot machines are."""
 MOUNT_FAULTS = "tests/rehearsal/storage"
 MOUNTING = (
-    "tests/unit/rehearsal/standins",
+    "rehearsal/rehearsal_tests/standins",
     *(f"tests/unit/node/test_{name}.py" for name in ("bundle_in_place", "check_cycle_hangs", "peers", "probe")),
     "tests/unit/storage/audit/test_watched_files.py",
     "tests/unit/storage/preload/test_preload_job.py",
@@ -134,7 +134,7 @@ _COMPUTING = {
     "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
     "data": ("unit/data",),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
-    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal", "rehearsal/rehearsal_tests"),
+    "admin": ("unit/cli", "unit/config", "unit/signing", "rehearsal/rehearsal_tests"),
     "storage": ("unit/storage",),
     "ranks": ("distributed", "zoo", "lab/lab_tests"),
     "parsers": _PARSERS,

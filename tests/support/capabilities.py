@@ -20,8 +20,8 @@ from typing import Callable, Dict, List, Sequence
 
 import pytest
 
-from hyperpod_kit.rehearsal import host
 from hyperpod_kit.system import mountinfo
+from hyperpod_rehearsal import host
 from tests.suite.excuses import INSTALLED
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -248,7 +248,7 @@ def aws_configuration_scripts() -> str:
 
 
 def debian() -> str:
-    from hyperpod_kit.rehearsal import apt_sources
+    from hyperpod_rehearsal import apt_sources
 
     found = apt_sources.host_distribution().id
     return "" if found == "debian" else f"this machine is {found}"

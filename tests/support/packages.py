@@ -33,3 +33,9 @@ def relative(path: Path) -> str:
     """`system/process.py` of hyperpod_kit, `hyperpod_lab/rows.py` of another distribution."""
     package = package_of(path)
     return str(path.relative_to(PACKAGES[package] if package == PRODUCT else PACKAGES[package].parent))
+
+
+def located(name: str) -> Path:
+    """The path of what `relative` calls `name`."""
+    other = PACKAGES.get(name.partition("/")[0])
+    return PACKAGES[PRODUCT] / name if other is None else other.parent / name

@@ -48,9 +48,9 @@ def serving_mount(
 
 
 def main(directory: str, target: str, source: str, subtype: str, options: str) -> None:
-    from hyperpod_kit.rehearsal.standins.fuse.session import FuseSession, Handler, mount
-    from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest, Payload
-    from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
+    from hyperpod_rehearsal.standins.fuse.session import FuseSession, Handler, mount
+    from hyperpod_rehearsal.standins.fuse.wire import FuseRequest, Payload
+    from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 
     silent = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: silent.set())

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 
 from driver import Driver, wait_until
 
-from hyperpod_kit.rehearsal import boot, targets
+from hyperpod_rehearsal import boot, targets
 
 KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
 RECORD = "/run/hyperpod-kit/slurm.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount, mounts_anew, no_registry
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, mounts_anew, no_registry
 
 KIND = RehearsedMount(
     data="",

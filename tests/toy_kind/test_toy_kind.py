@@ -18,7 +18,7 @@ FILES = {
     "node.py": "hyperpod_kit/node/mounts/kinds/toy.py",
     "config.py": "hyperpod_kit/config/mounts/toy.py",
     "preflight.py": "hyperpod_kit/preflight/mounts/toy.py",
-    "rehearsal.py": "hyperpod_kit/rehearsal/mounts/toy.py",
+    "rehearsal.py": "rehearsal/hyperpod_rehearsal/mounts/toy.py",
 }
 """File here -> file of the product."""
 
@@ -34,7 +34,7 @@ LINES = {
 
 def copy_of_the_tree(directory: Path) -> Path:
     tree = directory / "tree"
-    for name in ("hyperpod_kit", "lifecycle_scripts", "templates", "slurm"):
+    for name in ("hyperpod_kit", "rehearsal/hyperpod_rehearsal", "lifecycle_scripts", "templates", "slurm"):
         # With what is compiled of it already: a copied file has its time and size.
         shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("_bundle"))
     for name in ("provisioning_parameters.example.json", "LICENSE"):
@@ -57,7 +57,7 @@ def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": f"{tree}:{CHECKOUT}"},
+        env={**os.environ, "PYTHONPATH": f"{tree}:{tree}/rehearsal:{CHECKOUT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,7 +84,7 @@ def test_it_goes_from_the_configuration_to_a_node(tmp_path: Path) -> None:
         ("node.py", "hyperpod_kit.node.mounts.kinds.registry"),
         ("config.py", "hyperpod_kit.config.mounts.registry"),
         ("preflight.py", "hyperpod_kit.preflight.mounts.registry"),
-        ("rehearsal.py", "hyperpod_kit.rehearsal.mounts.registry"),
+        ("rehearsal.py", "hyperpod_rehearsal.mounts.registry"),
     ],
 )
 def test_a_layer_without_its_file_cannot_be_imported(tmp_path: Path, missing: str, layer: str) -> None:

@@ -23,9 +23,9 @@ from hyperpod_kit.preflight.check import preflight
 from hyperpod_kit.preflight.facts import AccountFacts
 from hyperpod_kit.preflight.placement import roles
 from hyperpod_kit.preflight.required_permissions import required_permissions
-from hyperpod_kit.rehearsal import sandbox
-from hyperpod_kit.rehearsal.mount_faults import foreign_mount
-from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
+from hyperpod_rehearsal import sandbox
+from hyperpod_rehearsal.mount_faults import foreign_mount
+from hyperpod_rehearsal.mounts.registry import REHEARSED
 from tests.unit.node.fakes import FakeNode
 
 TOY = ToyMount("toys", "/toys", "filer.example.com", "vol7")

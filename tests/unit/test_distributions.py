@@ -19,13 +19,15 @@ import sys
 sys.path[:0] = [{str(CHECKOUT)!r}, {LIBRARIES!r}]
 """
 """What a Python without site's directories begins with: the libraries, and of the checkout hyperpod-kit alone."""
-GROUP = """
-from hyperpod_kit.cli.command_ending import exit_code_of
-from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
-
-group = LazyGroup("kit", sections={"All": {"theirs": CommandEntry("PACKAGE.commands:theirs", "A command.")}})
-sys.exit(exit_code_of(lambda: group.main(sys.argv[1:], prog_name="kit", standalone_mode=False), debug=False))
-"""
+PROGRAM = "from hyperpod_kit.cli.main import main\nmain()\n"
+COMMANDS = [
+    ("hyperpod_rehearsal", "rehearse", "up"),
+    ("hyperpod_rehearsal", "rehearse", "--help"),
+    ("hyperpod_lab", "checkpoint torture", "--budget 1"),
+    ("hyperpod_lab", "checkpoint torture", "--help"),
+    ("hyperpod_lab", "data bench", "/nonexistent"),
+]
+"""Package, a command of it, arguments."""
 
 
 def without_others(program: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,25 +54,28 @@ def test_each_one_is_a_member_of_the_workspace() -> None:
         assert (CHECKOUT / directory / package / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("package", DISTRIBUTIONS)
-@pytest.mark.parametrize("words", [("theirs",), ("theirs", "--help")])
-def test_a_command_of_one_that_is_not_installed_says_what_to_install(package: str, words: tuple[str, ...]) -> None:
-    done = without_others(GROUP.replace("PACKAGE", package), *words)
+@pytest.mark.parametrize(("package", "command", "arguments"), COMMANDS)
+def test_a_command_of_one_that_is_not_installed_says_what_to_install(
+    package: str, command: str, arguments: str
+) -> None:
+    done = without_others(PROGRAM, *command.split(), *arguments.split())
     assert done.returncode == 3, done.stderr
-    name = package.replace("_", "-")
-    assert done.stderr.startswith(f"error: `kit theirs` needs {name}, which is not installed\n"), done.stderr
-    assert f"pip install -e {CHECKOUT / DISTRIBUTIONS[package]}" in done.stderr
+    (message, hint) = done.stderr.splitlines()
+    distribution = package.replace("_", "-")
+    assert message == f"error: `hyperpod-kit {command}` needs {distribution}, which is not installed"
+    assert hint == f"hint: pip install -e {CHECKOUT / DISTRIBUTIONS[package]}"
 
 
-@pytest.mark.parametrize("package", DISTRIBUTIONS)
-def test_its_commands_are_listed_all_the_same(package: str) -> None:
-    done = without_others(GROUP.replace("PACKAGE", package), "--help")
-    assert done.returncode == 0 and "theirs  A command." in done.stdout, done.stderr
+def test_its_commands_are_listed_all_the_same() -> None:
+    done = without_others(PROGRAM, "--help")
+    assert done.returncode == 0 and "rehearse" in done.stdout, done.stderr
+    done = without_others(PROGRAM, "checkpoint", "--help")
+    assert done.returncode == 0 and "torture" in done.stdout, done.stderr
 
 
 def test_a_key_press_prints_nothing_of_it() -> None:
-    program = GROUP.replace("PACKAGE", "hyperpod_lab")
-    done = without_others(program, _KIT_COMPLETE="bash_complete", COMP_WORDS="kit theirs ", COMP_CWORD="2")
+    words = {"COMP_WORDS": "hyperpod-kit rehearse ", "COMP_CWORD": "2"}
+    done = without_others(PROGRAM, _HYPERPOD_KIT_COMPLETE="bash_complete", **words)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
 

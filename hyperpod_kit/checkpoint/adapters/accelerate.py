@@ -60,8 +60,8 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
 
     def prepare_model(self, model: Any, *args: Any, **options: Any) -> Any:
         """See Accelerator, which forgets what it has wrapped the model into."""
-        made = self._wrapped[id(model)] = super().prepare_model(model, *args, **options)
-        return made
+        prepared = self._wrapped[id(model)] = super().prepare_model(model, *args, **options)
+        return prepared
 
     def save_state(
         self,
@@ -92,28 +92,30 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
         """
         if self._manager is None:
             self._manager = Manager(self._root, **self._options)
-        self._state = self._prepared()
-        found = self.found = self._manager.restore(self._state)
-        if isinstance(found, Restored):
+        self._state = self._collect_state()
+        restored = self.found = self._manager.restore(self._state)
+        if isinstance(restored, Restored):
             self.step = self._state.extra[_STEP]
             self._skipping = True
         for loader in self._dataloaders:
-            if _unrepeated(loader):
+            if _has_unrepeatable_order(loader):
                 warnings.warn(
                     "a run that resumes in the middle of an epoch gets the rest of it in another order: give "
                     "Accelerator dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True)",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-        return found.step if isinstance(found, Restored) else 0
+        if isinstance(restored, Restored):
+            return restored.step
+        return 0
 
     def export_state(self, output_dir: str | os.PathLike[str], **options: Any) -> str:
         """Write what was prepared and registered as Accelerator's own `save_state` does, in its own layout, which
         `load_state` of a plain Accelerator reads without us; returns where that is. Right after `load_state` it is the
         checkpoint that was restored. All ranks call it; it is waited for, and not proved when it is read.
         `options` and what is raised are those of Accelerator's."""
-        made: str = super().save_state(os.fspath(output_dir), **options)
-        return made
+        directory: str = super().save_state(os.fspath(output_dir), **options)
+        return directory
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """See Accelerator. The first time after a restore the generators are put back when the first batch has come,
@@ -123,11 +125,13 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
             return dataloader
         if hasattr(dataloader, "set_epoch"):
             dataloader.set_epoch(dataloader.iteration)  # the sampler is shared, and knows no epoch yet
-        made = super().skip_first_batches(dataloader, num_batches)
-        if hasattr(made, "iteration"):
-            made.iteration = dataloader.iteration  # accelerate before 1.13 begins to count anew
+        loader = super().skip_first_batches(dataloader, num_batches)
+        if hasattr(loader, "iteration"):
+            loader.iteration = dataloader.iteration  # accelerate before 1.13 begins to count anew
         resumed, self._skipping = self._skipping, False
-        return _Resumed(made, self._state) if resumed else made
+        if resumed:
+            return _Resumed(loader, self._state)
+        return loader
 
     def end_training(self) -> None:
         """See Accelerator. Returns when the newest save is durable; raises CheckpointError when it will not be."""
@@ -136,16 +140,19 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
             manager.__exit__(None, None, None)
         super().end_training()
 
-    def _prepared(self) -> State:
-        parts: dict[str, Any] = {"scaler": self.scaler} if self.scaler is not None else {}
-        models = [self._wrapped.get(id(one), one) for one in self._models]
+    def _collect_state(self) -> State:
+        if self.scaler is not None:
+            parts: dict[str, Any] = {"scaler": self.scaler}
+        else:
+            parts = {}
+        models = [self._wrapped.get(id(prepared), prepared) for prepared in self._models]
         kinds = {"model": models[1:], "optimizer": self._optimizers[1:]}
-        for kind, things in kinds.items():
-            parts.update((f"{kind}{number}", thing) for number, thing in enumerate(things, 1))
-        stateful = [one for one in self._dataloaders if getattr(one, "use_stateful_dataloader", False)]
-        others = {"scheduler": self._schedulers, "loader": stateful, "registered": self._custom_objects}
-        for kind, things in others.items():
-            parts.update((f"{kind}{number}", thing) for number, thing in enumerate(things))
+        for kind, objects in kinds.items():
+            parts.update((f"{kind}{number}", thing) for number, thing in enumerate(objects, 1))
+        stateful = [loader for loader in self._dataloaders if getattr(loader, "use_stateful_dataloader", False)]
+        by_kind = {"scheduler": self._schedulers, "loader": stateful, "registered": self._custom_objects}
+        for kind, objects in by_kind.items():
+            parts.update((f"{kind}{number}", thing) for number, thing in enumerate(objects))
         model, optimizer = next(iter(models), None), next(iter(self._optimizers), None)
         return State(model, optimizer, extra={}, **parts)
 
@@ -169,7 +176,7 @@ class _Resumed:
             yield batch
 
 
-def _unrepeated(loader: Any) -> bool:
+def _has_unrepeatable_order(loader: Any) -> bool:
     """Whether a resumed run cannot draw the order of an epoch once more."""
     if getattr(loader, "use_stateful_dataloader", False) or not hasattr(loader, "get_sampler"):
         return False

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
-from hyperpod_kit.checkpoint.dcp import place
+from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.loading import load_state
 from hyperpod_kit.checkpoint.manager import Manager
@@ -38,7 +38,7 @@ class Checkpoints:
 
     def __init__(self, root: Where | None = None, *, own: Iterable[str] = (), **options: Any) -> None:
         self.manager = Manager(root_of(root), **options)
-        self._own = tuple(own)
+        self._per_rank_patterns = tuple(own)
 
     def save(
         self,
@@ -50,10 +50,10 @@ class Checkpoints:
     ) -> Handle:
         """As `async_save`, and wait until it is durable. A save that finds no room waits for it. Raises CheckpointError
         when it never will be durable."""
-        state = StateDict(state_dict, own=self._own)
+        state = StateDict(state_dict, own=self._per_rank_patterns)
         handle = self.manager.save(step_of(step, checkpoint_id), state, on_busy="wait", metrics=metrics)
         if not handle.wait():
-            raise _failed(handle)
+            raise _save_error(handle)
         return handle
 
     def async_save(
@@ -70,7 +70,7 @@ class Checkpoints:
         still on their way), dropped or failed. The step just completed is `step`, else the last number in
         `checkpoint_id`, which says nothing else. Raises ValueError without a step, and what `Manager.save` raises.
         """
-        state = StateDict(state_dict, own=self._own)
+        state = StateDict(state_dict, own=self._per_rank_patterns)
         handle = self.manager.save(step_of(step, checkpoint_id), state, metrics=metrics)
         done: Future[Handle] = Future()
         done.set_running_or_notify_cancel()  # it cannot be cancelled
@@ -79,7 +79,7 @@ class Checkpoints:
             if handle.state == SaveState.DURABLE:
                 done.set_result(handle)
             else:
-                done.set_exception(_failed(handle))
+                done.set_exception(_save_error(handle))
 
         handle.add_done_callback(ended)
         return done
@@ -91,10 +91,12 @@ class Checkpoints:
         ROOT/ATTEMPT as `checkpoint_id` means that one, from storage; any other text means nothing. Raises what
         `Manager.restore` raises: CheckpointError for what is not in the checkpoint.
         """
-        state = StateDict(state_dict, own=self._own)
-        named = place.parse(checkpoint_id) if checkpoint_id is not None else None
-        if named is not None and named.attempt:
-            return load_state(named.root or self.manager.root, state, attempt=named.attempt)
+        state = StateDict(state_dict, own=self._per_rank_patterns)
+        location = None
+        if checkpoint_id is not None:
+            location = checkpoint_location.parse(checkpoint_id)
+        if location is not None and location.checkpoint_id:
+            return load_state(location.root or self.manager.root, state, attempt=location.checkpoint_id)
         return self.manager.restore(state)
 
     def close(self) -> bool:
@@ -120,5 +122,5 @@ def step_of(step: int | None, checkpoint_id: Where | None) -> int:
     return int(numbers[-1])
 
 
-def _failed(handle: Handle) -> CheckpointError:
+def _save_error(handle: Handle) -> CheckpointError:
     return CheckpointError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")

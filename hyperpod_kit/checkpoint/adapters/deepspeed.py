@@ -20,17 +20,17 @@ from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngi
 from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
-from hyperpod_kit.checkpoint.boxed_state import object_bytes, object_of
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats import zero_files
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.sharded_state import object_bytes, object_from_bytes
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.errors import CheckpointError
 
-_CLASSES = zero_files.own_classes()
+_CLASSES = zero_files.deepspeed_classes()
 _TAG = "state"
 
 
@@ -38,7 +38,7 @@ class ZeroFiles(StateDict):
     """What the ranks' files hold, each rank's partitions its own: they fit the number of ranks that saved them."""
 
     def __init__(self, root: str) -> None:
-        super().__init__({}, own=zero_files.OWN)
+        super().__init__({}, own=zero_files.PER_RANK_PATTERNS)
         self._root = root
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
@@ -94,51 +94,56 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         if path is not None:
             return self._loaded[os.path.basename(path)]
         with tempfile.TemporaryDirectory() as folder:
-            self._fill(self._collected(folder), whole=False)
+            self._fill(self._collect_files(folder), complete=False)
             self.found = self.manager.restore(self._state)
             if not isinstance(self.found, Restored):
                 return None
             values = self._state.extra
             with torch.serialization.safe_globals(_CLASSES):
-                words = {name: object_of(bytes(data.numpy())) for name, data in values["words"].items()}
-            self._loaded = {name: zero_files.joined(words[name], values["files"][name]) for name in words}
-            for names in self.manager.ranks.gather(sorted(words)):
+                skeletons = {name: object_from_bytes(bytes(data.numpy())) for name, data in values["words"].items()}
+            self._loaded = {
+                name: zero_files.insert_tensors(skeletons[name], values["files"][name]) for name in skeletons
+            }
+            for names in self.manager.ranks.gather(sorted(skeletons)):
                 for name in names:  # DeepSpeed looks whether its files are there
                     Path(folder, _TAG, name).touch()
             config = self._engine._config
             universal, config.load_universal_checkpoint = config.load_universal_checkpoint, False  # ours is none
             try:
-                _, said = self._engine.load_checkpoint(folder, _TAG)
+                _, client_state = self._engine.load_checkpoint(folder, _TAG)
             finally:
                 self._loaded, config.load_universal_checkpoint = {}, universal
         if values["generators"]:  # plain DeepSpeed has saved none
             randomness.restore(values["generators"])
         self._state = ZeroFiles(self.manager.root)
-        return said
+        return client_state
 
-    def _collected(self, folder: str) -> dict[str, Any]:
+    def _collect_files(self, folder: str) -> dict[str, Any]:
         """What DeepSpeed would save now: the tensors that a restore fills."""
         self._collecting = True
         try:
             self._engine.save_checkpoint(folder, _TAG)
         finally:
             self._collecting = False
-        found, self._files = self._files, {}
-        return found
+        files, self._files = self._files, {}
+        return files
 
-    def _fill(self, files: Mapping[str, Any], *, whole: bool = True) -> None:
-        """Unless `whole`, without what a restore is to make anew: an optimizer has no state before its first step."""
+    def _fill(self, files: Mapping[str, Any], *, complete: bool = True) -> None:
+        """Fill the state; unless `complete`, without what a restore makes anew: an optimizer's state before its first
+        step."""
         tensors: dict[str, Any] = {}
-        words: dict[str, Any] = {}
+        encoded: dict[str, Any] = {}
         with torch.serialization.safe_globals(_CLASSES):
-            for name, said in files.items():
-                held: list[torch.Tensor] = []
-                words[name] = object_bytes(name, zero_files.split(said, held))
-                anew = not whole and zero_files.PARTITION in name
-                tensors[name] = {} if anew else {str(number): tensor for number, tensor in enumerate(held)}
+            for name, contents in files.items():
+                file_tensors: list[torch.Tensor] = []
+                encoded[name] = object_bytes(name, zero_files.extract_tensors(contents, file_tensors))
+                is_rebuilt = not complete and zero_files.PARTITION in name
+                tensors[name] = {}
+                if not is_rebuilt:
+                    tensors[name] = {str(number): tensor for number, tensor in enumerate(file_tensors)}
         self._state.extra.update(files=tensors, words={}, generators={})
-        if whole:
-            self._state.extra.update(words=words, generators=randomness.capture(), world=self.manager.ranks.world)
+        if complete:
+            self._state.extra.update(words=encoded, generators=randomness.capture(), world=self.manager.ranks.world)
 
     # --- what DeepSpeed calls -----------------------------------------------------------------------------------
 
@@ -157,8 +162,10 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         files, self._files = self._files, {}
         self._fill(files)
         tag = getattr(info, "tag", info)  # before 0.18 it is all that is given
-        numbered = any(letter.isdigit() for letter in tag)
-        step = step_of(None if numbered else self._engine.global_steps, tag)
+        step = None
+        if not any(letter.isdigit() for letter in tag):
+            step = self._engine.global_steps
+        step = step_of(step, tag)
         self.newest = self.manager.save(step, self._state)
         self._state.extra.clear()  # DeepSpeed made copies of some of it
         return True

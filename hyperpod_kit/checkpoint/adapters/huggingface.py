@@ -27,11 +27,11 @@ from hyperpod_kit.checkpoint.exporting.to_weights import LAYOUT
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.loading import load_state
 from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.repository import policy, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.warned import AGAIN
 from hyperpod_kit.errors import CheckpointError
 
 _STATE = "trainer_state.json"
@@ -58,13 +58,13 @@ class CheckpointedTraining:
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        its: Any = self
-        _refuse(its.args)
-        self._root = root_of(checkpoint_root, its.args.output_dir)
-        self._options = {"keep": _keep(its.args), **(checkpoint_options or {})}
+        trainer: Any = self
+        _require_supported(trainer.args)
+        self._root = root_of(checkpoint_root, trainer.args.output_dir)
+        self._options = {"keep": _retention_policy(trainer.args), **(checkpoint_options or {})}
         self._run: _TrainCall | None = None
-        its.add_callback(_Steps(self))
-        if not its.args.ignore_data_skip and "iteration" not in signature(DataLoaderShard).parameters:
+        trainer.add_callback(_StepCallback(self))
+        if not trainer.args.ignore_data_skip and "iteration" not in signature(DataLoaderShard).parameters:
             warnings.warn(
                 "a run that resumes in the middle of an epoch gets the rest of it in another order: this version of "
                 "accelerate forgets the epoch; pip install -U accelerate",
@@ -80,30 +80,38 @@ class CheckpointedTraining:
         `Manager.restore` does, and CheckpointError for False where there are checkpoints, and when the newest save came
         to nothing.
         """
-        above: Any = super()
+        parent: Any = super()
         with Manager(self._root, **self._options) as manager, tempfile.TemporaryDirectory() as folder:
             self._run = _TrainCall(manager, folder)
             try:
-                found: Restored | None = None
+                restored: Restored | None = None
                 while True:
-                    begin = self._begin(resume_from_checkpoint, found)
+                    begin = self._prepare_resume(resume_from_checkpoint, restored)
                     try:
-                        return above.train(begin, *args, **options)
-                    except _OtherStep as other:
-                        found = other.found
+                        return parent.train(begin, *args, **options)
+                    except _RestoredOtherStep as other:
+                        restored = other.restored
             finally:
                 self._run = None
 
-    def _begin(self, asked: str | bool | None, found: Restored | None) -> str | None:
-        """Where the Trainer finds its state: `found` is what turned out to be the newest that is whole."""
-        its: Any = self
-        run, training = self._running, its.args
-        peeked = run.manager.peek(found.attempt if found is not None else None)
-        run.expected = peeked.attempt if peeked is not None else None
+    def _prepare_resume(self, resume_from: str | bool | None, restored: Restored | None) -> str | None:
+        """Where the Trainer finds its state: `restored` is what turned out to be the newest that is whole."""
+        trainer: Any = self
+        run, training = self._running, trainer.args
+        only = None
+        if restored is not None:
+            only = restored.attempt
+        peeked = run.manager.peek(only)
+        run.expected = None
+        if peeked is not None:
+            run.expected = peeked.attempt
         run.resumed = None
         if peeked is None:
-            return trainer_utils.get_last_checkpoint(training.output_dir) if asked is True else asked or None
-        if asked is False:
+            if resume_from is True:
+                last: str | None = trainer_utils.get_last_checkpoint(training.output_dir)
+                return last
+            return resume_from or None
+        if resume_from is False:
             raise CheckpointError(
                 f"{self._root} holds checkpoints of this run, and resume_from_checkpoint is False",
                 hint="leave it out to go on with them; give another root to start anew",
@@ -129,90 +137,92 @@ class CheckpointedTraining:
     def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
         """See Trainer. Where the run was over when it was saved no epoch is left: the Trainer would train a step before
         it looks."""
-        above: Any = super()
-        epochs, *others, max_steps = above.set_initial_training_values(*args, **options)
+        parent: Any = super()
+        epochs, *middle, max_steps = parent.set_initial_training_values(*args, **options)
         run = self._run
-        if run is None or run.resumed is None or not _is_over(run.resumed, max_steps, self._callbacks()):
-            return (epochs, *others, max_steps)
+        if run is None or run.resumed is None or not _has_finished(run.resumed, max_steps, self._callbacks()):
+            return (epochs, *middle, max_steps)
         run.epochs = epochs
-        return (0, *others, max_steps)
+        return (0, *middle, max_steps)
 
     def _callbacks(self) -> set[str]:
-        its: Any = self
-        return {type(one).__name__ for one in its.callback_handler.callbacks}
+        trainer: Any = self
+        return {type(callback).__name__ for callback in trainer.callback_handler.callbacks}
 
     # --- what the Trainer asks for when it resumes --------------------------------------------------------------
 
-    def _ours(self, checkpoint: object) -> bool:
+    def _is_resumed_folder(self, checkpoint: object) -> bool:
         return self._run is not None and checkpoint == self._run.folder
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **options: Any) -> None:
-        above: Any = super()
-        if not self._ours(resume_from_checkpoint):
-            above._load_from_checkpoint(resume_from_checkpoint, *args, **options)
+        parent: Any = super()
+        if not self._is_resumed_folder(resume_from_checkpoint):
+            parent._load_from_checkpoint(resume_from_checkpoint, *args, **options)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        above: Any = super()
-        if self._ours(checkpoint):
+        parent: Any = super()
+        if self._is_resumed_folder(checkpoint):
             self._restore()
         else:
-            above._load_optimizer_and_scheduler(checkpoint)
+            parent._load_optimizer_and_scheduler(checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        above: Any = super()
-        if not self._ours(checkpoint):
-            above._load_scaler(checkpoint)
+        parent: Any = super()
+        if not self._is_resumed_folder(checkpoint):
+            parent._load_scaler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        above: Any = super()
-        if self._ours(checkpoint):
+        parent: Any = super()
+        if self._is_resumed_folder(checkpoint):
             self._running.state.restore_rng()
         else:
-            above._load_rng_state(checkpoint)
+            parent._load_rng_state(checkpoint)
 
     def _restore(self) -> None:
         """Everything is made by now: bring it to the newest checkpoint. Raises _OtherStep when that is not the one
         that the Trainer's counters are of."""
         run = self._running
         run.state = self._state()
-        got = run.manager.restore(run.state)
-        attempt = got.attempt if isinstance(got, Restored) else None
-        if attempt != run.expected:
-            assert isinstance(got, Restored), "what was committed does not go away"
-            raise _OtherStep(got)
+        restored = run.manager.restore(run.state)
+        checkpoint_id = None
+        if isinstance(restored, Restored):
+            checkpoint_id = restored.attempt
+        if checkpoint_id != run.expected:
+            assert isinstance(restored, Restored), "what was committed does not go away"
+            raise _RestoredOtherStep(restored)
 
     def _state(self) -> State:
-        its: Any = self
-        objects = {"scheduler": its.lr_scheduler, "scaler": getattr(its.accelerator, "scaler", None)}
+        trainer: Any = self
+        objects = {"scheduler": trainer.lr_scheduler, "scaler": getattr(trainer.accelerator, "scaler", None)}
         return State(
-            its.model_wrapped,
-            its.optimizer,
+            trainer.model_wrapped,
+            trainer.optimizer,
             extra={},
-            frozen=not peft.is_adapter(its.accelerator.unwrap_model(its.model)),
+            frozen=not peft.is_adapter(trainer.accelerator.unwrap_model(trainer.model)),
             **{name: thing for name, thing in objects.items() if thing is not None},
         )
 
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
         """See Trainer. Within `train` the watch for jobs that hang knows of it."""
-        above: Any = super()
+        parent: Any = super()
         if self._run is None:
-            return above.evaluation_loop(*args, **options)
+            return parent.evaluation_loop(*args, **options)
         with self._run.manager.evaluation():
-            return above.evaluation_loop(*args, **options)
+            return parent.evaluation_loop(*args, **options)
 
     # --- what it asks for when it saves -------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any, *_: Any, **__: Any) -> None:
-        its: Any = self
-        run, state = self._running, its.state
-        its.store_flos()
+        trainer: Any = self
+        run, state = self._running, trainer.state
+        trainer.store_flos()
         best = state.best_global_step is not None and state.best_global_step == state.global_step
         if state.best_global_step:
             state.best_model_checkpoint = self._root
         ending = run.manager.ending
-        last = ending or its.control.should_training_stop or state.global_step >= state.max_steps
-        if its.is_world_process_zero():
-            run.state.extra[LAYOUT] = self._words()
+        last = ending or trainer.control.should_training_stop or state.global_step >= state.max_steps
+        if trainer.is_world_process_zero():
+            run.state.extra[LAYOUT] = self._trainer_state()
         run.newest = run.manager.save(
             state.global_step,
             run.state,
@@ -220,38 +230,42 @@ class CheckpointedTraining:
             metrics=_metrics(state),
         )
         if ending:  # out of `train`, which waits for the save
-            raise SystemExit(AGAIN)
+            raise SystemExit(REQUEUE_EXIT_CODE)
 
-    def _words(self) -> dict[str, Any]:
+    def _trainer_state(self) -> dict[str, Any]:
         """What the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
-        its: Any = self
-        callbacks = [*its.callback_handler.callbacks, its.control]
+        trainer: Any = self
+        callbacks = [*trainer.callback_handler.callbacks, trainer.control]
         state = dataclasses.replace(
-            its.state, stateful_callbacks=[one for one in callbacks if isinstance(one, ExportableState)]
+            trainer.state,
+            stateful_callbacks=[callback for callback in callbacks if isinstance(callback, ExportableState)],
         )
-        model = its.accelerator.unwrap_model(its.model)
+        model = trainer.accelerator.unwrap_model(trainer.model)
         parts: dict[str, Any] = {name: getattr(model, name, None) for name in ("config", "generation_config")}
         files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
         run = self._running
         if run.names is None:  # once: PEFT may look at the base's own place for it
-            run.names = peft.names(model) if peft.is_adapter(model) else {}
+            if peft.is_adapter(model):
+                run.names = peft.names(model)
+            else:
+                run.names = {}
         if run.names:
-            files["adapter_config.json"] = json.dumps(peft.plain(model.active_peft_config.to_dict()))
+            files["adapter_config.json"] = json.dumps(peft.json_ready(model.active_peft_config.to_dict()))
         return {"state": json.dumps(dataclasses.asdict(state)), "files": files, "names": run.names}
 
     def _load_best_model(self) -> None:
-        its: Any = self
-        run, step = self._running, its.state.best_global_step
+        trainer: Any = self
+        run, step = self._running, trainer.state.best_global_step
         if run.newest is not None:
             run.newest.wait()  # then the earlier ones have had their end too
         names = (entry.name for entry in selection.walk(open_store(self._root)) if entry.committed)
-        found = next((str(name) for name in names if name.step == step), None)
-        if found is None:
+        best_id = next((str(name) for name in names if name.step == step), None)
+        if best_id is None:
             raise CheckpointError(
                 f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
             )
-        frozen = not peft.is_adapter(its.accelerator.unwrap_model(its.model))
-        load_state(self._root, State(its.model_wrapped, rng=False, frozen=frozen), attempt=found)
+        frozen = not peft.is_adapter(trainer.accelerator.unwrap_model(trainer.model))
+        load_state(self._root, State(trainer.model_wrapped, rng=False, frozen=frozen), attempt=best_id)
 
 
 class CheckpointedTrainer(CheckpointedTraining, Trainer):  # type: ignore[misc]  # transformers has no types
@@ -265,7 +279,7 @@ def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     store = open_store(where)
     for entry in selection.walk(store):
         return f"{where.rstrip('/')}/{entry.attempt}"
-    selection.refuse_lost(store)
+    selection.require_no_lost_commits(store)
     return None
 
 
@@ -285,15 +299,15 @@ class _TrainCall:
     """Where the run is over: the number of its epochs, of which the Trainer is to begin none."""
 
 
-class _OtherStep(Exception):
+class _RestoredOtherStep(Exception):
     """The newest checkpoint that is whole is another one than the Trainer was told of."""
 
-    def __init__(self, found: Restored) -> None:
-        super().__init__(found.attempt)
-        self.found = found
+    def __init__(self, restored: Restored) -> None:
+        super().__init__(restored.attempt)
+        self.restored = restored
 
 
-class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+class _StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Hears of the beginning of a first start, and of each step."""
 
     def __init__(self, training: CheckpointedTraining) -> None:
@@ -315,7 +329,7 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             control.should_save = True
 
 
-def _is_over(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str]) -> bool:
+def _has_finished(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str]) -> bool:
     """Whether a run that was saved with that state had come to its end: by its number of steps, or by an early stop.
 
     An early stop counts while the program has the callback and trains as many steps as before. Another callback that
@@ -324,40 +338,46 @@ def _is_over(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str
     if state["global_step"] >= max_steps:
         return True
     saved = state.get("stateful_callbacks") or {}
-    if state["max_steps"] != max_steps or not any(map(_stops, _listed(saved.get("TrainerControl")))):
+    if state["max_steps"] != max_steps or not any(map(_requests_stop, _as_list(saved.get("TrainerControl")))):
         return False
-    return any(_has_lost_patience(one) for name in callbacks for one in _listed(saved.get(name)))
+    return any(_stopped_early(callback) for name in callbacks for callback in _as_list(saved.get(name)))
 
 
-def _listed(saved: Any) -> list[Any]:
+def _as_list(saved: Any) -> list[Any]:
     if isinstance(saved, list):
         return saved
-    return [] if saved is None else [saved]
+    if saved is None:
+        return []
+    return [saved]
 
 
-def _stops(control: Mapping[str, Any]) -> bool:
+def _requests_stop(control: Mapping[str, Any]) -> bool:
     return bool(control["args"]["should_training_stop"])
 
 
-def _has_lost_patience(callback: Mapping[str, Any]) -> bool:
+def _stopped_early(callback: Mapping[str, Any]) -> bool:
     """Whether that is the state of an `EarlyStoppingCallback` that has ended its run."""
     patience = callback.get("args", {}).get("early_stopping_patience")
     counter = callback.get("attributes", {}).get("early_stopping_patience_counter")
     return patience is not None and counter is not None and counter >= patience
 
 
-def _keep(args: Any) -> policy.Policy | None:
+def _retention_policy(args: Any) -> policy.Policy | None:
     if not args.save_total_limit or args.save_total_limit < 0:
         return None
     latest = policy.Latest(args.save_total_limit)
     if not args.metric_for_best_model:
         return latest
-    mode = "max" if args.greater_is_better else "min"
+    mode = "min"
+    if args.greater_is_better:
+        mode = "max"
     return latest | policy.Best(_metric(args.metric_for_best_model), 1, mode=mode)
 
 
 def _metric(name: str) -> str:
-    return name if name.startswith("eval_") else f"eval_{name}"
+    if name.startswith("eval_"):
+        return name
+    return f"eval_{name}"
 
 
 def _metrics(state: Any) -> dict[str, float]:
@@ -370,7 +390,7 @@ def _metrics(state: Any) -> dict[str, float]:
     return {}
 
 
-def _refuse(args: Any) -> None:
+def _require_supported(args: Any) -> None:
     """Raises ValueError."""
     if args.save_only_model:
         raise ValueError("save_only_model: such a checkpoint cannot be resumed from; leave it out")

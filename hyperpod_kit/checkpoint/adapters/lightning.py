@@ -20,15 +20,15 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
-from hyperpod_kit.checkpoint.dcp import place
+from hyperpod_kit.checkpoint.dcp import checkpoint_location
 from hyperpod_kit.checkpoint.exporting.checkpoint import lightning_checkpoint
 from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.staging import OnBusy
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.warned import AGAIN
 
 _TENSORS = ("state_dict", "optimizer_states")
 """Of a checkpoint of Lightning's, what is in the State itself."""
@@ -70,34 +70,39 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: model and optimizers are where they belong by now."""
         self._manager = Manager(root_of(self._root, trainer.default_root_dir), **self._options)
-        words = _Words(trainer)
-        first, *others = trainer.optimizers or [None]
-        more: dict[str, Any] = {f"optimizer{number}": one for number, one in enumerate(others, 1)}
-        more[LIGHTNING] = words
-        self._state = State(trainer.strategy.model, first, **more)
-        found = self._manager.restore(self._state)
-        if not isinstance(found, Restored):
+        metadata = _LightningMetadata(trainer)
+        first, *other_optimizers = trainer.optimizers or [None]
+        objects: dict[str, Any] = {
+            f"optimizer{number}": optimizer for number, optimizer in enumerate(other_optimizers, 1)
+        }
+        objects[LIGHTNING] = metadata
+        self._state = State(trainer.strategy.model, first, **objects)
+        restored = self._manager.restore(self._state)
+        if not isinstance(restored, Restored):
             return
-        self._step = self._waited = found.step
-        self._resumed = words.found
+        self._step = self._waited = restored.step
+        self._resumed = metadata.restored
         connector = trainer._checkpoint_connector
         connector._loaded_checkpoint = {
-            **words.found,
+            **metadata.restored,
             "state_dict": pl_module.state_dict(),
-            "optimizer_states": [one.state_dict() for one in trainer.optimizers],
+            "optimizer_states": [optimizer.state_dict() for optimizer in trainer.optimizers],
         }
         # What it has done by now where it reads a file; the rest it does next.
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         # What a run keeps of its end is in the callback alone: it would train to the next look at what is monitored.
-        if any(one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
+        if any(callback.wait_count >= callback.patience for callback in trainer.early_stopping_callbacks):
             trainer.should_stop = True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the loaders' iterators were made since the restore, which draws numbers."""
         loaders = trainer.fit_loop._combined_loader
-        for name in sorted({_unrepeated(loader) for loader in (loaders.flattened if loaders else ())} - {""}):
+        samplers: set[str] = set()
+        if loaders:
+            samplers = {_unrepeatable_sampler(loader) for loader in loaders.flattened}
+        for name in sorted(samplers - {""}):
             warnings.warn(
                 f"a run that resumes in the middle of an epoch gets the rest of it in another order: that of {name} "
                 "does not follow from a seed and the epoch; give the loader a DistributedSampler",
@@ -117,7 +122,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         if due or self._manager.ending:
             self._save(trainer, last=self._manager.ending or self._step == trainer.max_steps)
         if self._manager.ending:  # out of `fit`: `on_exception` waits for the save
-            raise SystemExit(AGAIN)
+            raise SystemExit(REQUEUE_EXIT_CODE)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the watch for jobs that hang knows of it."""
@@ -148,13 +153,17 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def _save(self, trainer: Any, *, last: bool) -> None:
         assert self._manager is not None
-        on_busy: OnBusy = "wait" if last else "skip"
+        if last:
+            on_busy: OnBusy = "wait"
+        else:
+            on_busy = "skip"
         self._newest = self._manager.save(self._step, self._state, on_busy=on_busy, metrics=self._measured(trainer))
-        self._waited = self._step if last else self._waited
+        if last:
+            self._waited = self._step
 
     def _measured(self, trainer: Any) -> dict[str, float]:
-        known = trainer.callback_metrics
-        return {name: float(known[name]) for name in self._metrics if name in known}
+        callback_metrics = trainer.callback_metrics
+        return {name: float(callback_metrics[name]) for name in self._metrics if name in callback_metrics}
 
 
 class ProvedCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # see above
@@ -163,14 +172,14 @@ class ProvedCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # see above
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         """See CheckpointIO. Raises NoValidCheckpoint, StorageUnreadable, CheckpointError, OSError."""
-        where = place.parse(path)
-        if os.path.isfile(path) or not where.root:
-            found: dict[str, Any] = super().load_checkpoint(path, *args, **options)
-            return found
-        return lightning_checkpoint(where.root, attempt=where.attempt or None)
+        location = checkpoint_location.parse(path)
+        if os.path.isfile(path) or not location.root:
+            checkpoint: dict[str, Any] = super().load_checkpoint(path, *args, **options)
+            return checkpoint
+        return lightning_checkpoint(location.root, attempt=location.checkpoint_id or None)
 
 
-def _unrepeated(loader: Any) -> str:
+def _unrepeatable_sampler(loader: Any) -> str:
     """The class of the loader's sampler, where a resumed run cannot draw the order of an epoch once more; else ""."""
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
     if isinstance(sampler, DistributedSamplerWrapper):  # what it wraps draws anew at each beginning, seen by no state
@@ -178,10 +187,12 @@ def _unrepeated(loader: Any) -> str:
         draws = not (isinstance(sampler, SequentialSampler) or hasattr(sampler, "set_epoch"))
     else:
         draws = isinstance(sampler, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler))
-    return f"{type(sampler).__module__}.{type(sampler).__qualname__}" if draws else ""
+    if draws:
+        return f"{type(sampler).__module__}.{type(sampler).__qualname__}"
+    return ""
 
 
-def _seek(loop: Any, words: dict[str, Any], state: State) -> None:
+def _seek(loop: Any, saved: dict[str, Any], state: State) -> None:
     """Bring the loaders and the generators to where the run was. Lightning has made the iterators before it tells the
     samplers which epoch it is, so a later epoch would go on in the order of the first; and it passes over nothing where
     a loader has no state."""
@@ -194,7 +205,7 @@ def _seek(loop: Any, words: dict[str, Any], state: State) -> None:
         state.restore_rng()
         iter(fetcher)
         return
-    states = words["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+    states = saved["loops"]["fit_loop"]["state_dict"].get("combined_loader")
     if states:
         loaders._load_state_dicts(states)
     iter(fetcher)
@@ -205,16 +216,16 @@ def _seek(loop: Any, words: dict[str, Any], state: State) -> None:
     state.restore_rng()
 
 
-class _Words:
+class _LightningMetadata:
     """What Lightning says of a run beside tensors: asked for at each save, kept at a restore."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
-        self.found: dict[str, Any] = {}
+        self.restored: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        said = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        return {name: value for name, value in said.items() if name not in _TENSORS}
+        dumped = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        return {name: value for name, value in dumped.items() if name not in _TENSORS}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        self.found = saved
+        self.restored = saved

@@ -27,10 +27,17 @@ from megatron.core.dist_checkpointing.validation import determine_global_metadat
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
-from hyperpod_kit.checkpoint.boxed_state import BoxedState, KnownBoxes, TensorBox, meet, object_bytes, object_of
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.sharded_state import (
+    LocalShard,
+    ShardedState,
+    ShardPlacement,
+    agree_placement,
+    object_bytes,
+    object_from_bytes,
+)
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -47,8 +54,8 @@ class MegatronCheckpoints:
     def __init__(self, root: Where | None = None, *, rng: bool = True, **options: Any) -> None:
         self.manager = Manager(root_of(root), **{"compare": None, **options})
         self.found: Restored | Fresh | None = None
-        self._state = BoxedState(rng=rng)
-        self._known: KnownBoxes | None = None
+        self._state = ShardedState(rng=rng)
+        self._placement: ShardPlacement | None = None
 
     def newest(self) -> Peeked | None:
         """What the newest checkpoint says beside its tensors, its `step` for one; None where nothing was ever
@@ -76,17 +83,21 @@ class MegatronCheckpoints:
         sharded, common = save_preprocess(sharded_state_dict, False)
         boxes, objects = _parts(sharded)
         written = {
-            one.unique_key: object_bytes(one.key, one.data) for one in objects if is_main_replica(one.replica_id)
+            entry.unique_key: object_bytes(entry.key, entry.data)
+            for entry in objects
+            if is_main_replica(entry.replica_id)
         }
-        known = self._known or self._begin(sharded, boxes, written)
-        self._state.fill(boxes, written, common, known)
-        on_busy = "skip" if async_sharded_save else "wait"
-        handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
-        self._state.fill((), {}, {}, known)
+        placement = self._placement or self._begin(sharded, boxes, written)
+        self._state.fill(boxes, written, common, placement)
+        on_busy = "wait"
         if async_sharded_save:
-            return AsyncRequest(None, (), [_end_of(handle)])
+            on_busy = "skip"
+        handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
+        self._state.fill((), {}, {}, placement)
+        if async_sharded_save:
+            return AsyncRequest(None, (), [_finalizer(handle)])
         if not handle.wait():
-            raise _failed(handle)
+            raise _save_error(handle)
         return None
 
     def load(
@@ -98,51 +109,60 @@ class MegatronCheckpoints:
         `checkpoint_dir` and all further arguments say nothing; `found` has more to say afterwards. Raises what
         `Manager.restore` raises, and CheckpointingException when the ranks do not hold each tensor once.
         """
-        sharded, own, factories = load_preprocess(sharded_state_dict)
+        sharded, local_state, factories = load_preprocess(sharded_state_dict)
         sharded, _rest = extract_sharded_base(sharded)
         boxes, objects = _parts(sharded)
-        known = self._meet(sharded, boxes, [one.unique_key for one in objects if is_main_replica(one.replica_id)])
+        placement = self._meet(
+            sharded, boxes, [entry.unique_key for entry in objects if is_main_replica(entry.replica_id)]
+        )
         self._state.fill(
-            boxes, {one.unique_key: torch.empty(0, dtype=torch.uint8, device="cpu") for one in objects}, {}, known
+            boxes,
+            {entry.unique_key: torch.empty(0, dtype=torch.uint8, device="cpu") for entry in objects},
+            {},
+            placement,
         )
         self.found = self.manager.restore(self._state)
-        result, found = self._state.values, self._state.found
-        self._state.fill((), {}, {}, known)
+        result, object_data = self._state.values, self._state.object_data
+        self._state.fill((), {}, {}, placement)
         if not isinstance(self.found, Restored):
             return None
-        found = self._from_others(found, {one.unique_key for one in objects})
+        object_data = self._gather_objects(object_data, {entry.unique_key for entry in objects})
 
-        def loaded(one: Any) -> Any:
-            return one.data if isinstance(one, ShardedTensor) else object_of(found[one.unique_key])
+        def loaded(entry: Any) -> Any:
+            if isinstance(entry, ShardedTensor):
+                return entry.data
+            return object_from_bytes(object_data[entry.unique_key])
 
         dict_list_map_inplace(loaded, sharded)
-        merge(result, own)
+        merge(result, local_state)
         merge(result, sharded)
-        made: dict[str, Any] = apply_factory_merges(result, factories)
-        return made
+        state_dict: dict[str, Any] = apply_factory_merges(result, factories)
+        return state_dict
 
-    def _begin(self, sharded: Any, boxes: list[TensorBox], written: dict[str, torch.Tensor]) -> KnownBoxes:
+    def _begin(self, sharded: Any, boxes: list[LocalShard], written: dict[str, torch.Tensor]) -> ShardPlacement:
         """The first save where nothing was loaded: who holds what is agreed now. A collective. Raises CheckpointError
         when there was something to load."""
-        found = self.newest()
-        if found is not None:
-            raise CheckpointError(f"{self.manager.root} holds {found.attempt}", hint="call load() before save()")
-        known = self._meet(sharded, boxes, written)
-        self._state.fill(boxes, written, {}, known)
+        newest = self.newest()
+        if newest is not None:
+            raise CheckpointError(f"{self.manager.root} holds {newest.attempt}", hint="call load() before save()")
+        placement = self._meet(sharded, boxes, written)
+        self._state.fill(boxes, written, {}, placement)
         self.found = self.manager.restore(self._state)
-        return known
+        return placement
 
-    def _meet(self, sharded: Any, boxes: list[TensorBox], written: Iterable[str]) -> KnownBoxes:
+    def _meet(self, sharded: Any, boxes: list[LocalShard], written: Iterable[str]) -> ShardPlacement:
         validate_sharding_integrity(determine_global_metadata(sharded)[1])
-        self._known = meet(self.manager.ranks, boxes, written)
-        return self._known
+        self._placement = agree_placement(self.manager.ranks, boxes, written)
+        return self._placement
 
-    def _from_others(self, found: dict[str, bytes], wanted: set[str]) -> dict[str, bytes]:
+    def _gather_objects(self, local: dict[str, bytes], expected_keys: set[str]) -> dict[str, bytes]:
         """The objects that this rank wants, which other ranks may have read. A collective."""
         ranks = self.manager.ranks
-        missing = {key for keys in ranks.gather(sorted(wanted - set(found))) for key in keys}
-        told = ranks.gather({key: data for key, data in found.items() if key in missing}) if missing else []
-        return {key: data for one in (*told, found) for key, data in one.items()}
+        missing = {key for keys in ranks.gather(sorted(expected_keys - set(local))) for key in keys}
+        gathered = []
+        if missing:
+            gathered = ranks.gather({key: data for key, data in local.items() if key in missing})
+        return {key: data for objects in (*gathered, local) for key, data in objects.items()}
 
     def close(self) -> bool:
         """See Manager.close: whether the newest save is durable."""
@@ -157,40 +177,43 @@ class MegatronCheckpoints:
         self.manager.__exit__(kind, error, trace)
 
 
-def _parts(sharded: Any) -> tuple[list[TensorBox], list[Any]]:
+def _parts(sharded: Any) -> tuple[list[LocalShard], list[Any]]:
     """Raises CheckpointError."""
     boxes, objects = [], []
-    for one in nested_values(sharded):
-        if isinstance(one, ShardedObject):
-            objects.append(one)
+    for entry in nested_values(sharded):
+        if isinstance(entry, ShardedObject):
+            objects.append(entry)
             continue
-        if one.flattened_range is not None:
+        if entry.flattened_range is not None:
             raise CheckpointError(
-                f"{one.key} is a range of a flattened tensor",
+                f"{entry.key} is a range of a flattened tensor",
                 hint="sharded_state_dict(..., metadata={'distrib_optim_sharding_type': 'dp_reshardable'}), or "
                 "'dp_zero_gather_scatter' before Megatron-core 0.14",
             )
-        if one.data is None:
-            one.init_data("cpu", torch.zeros if one.allow_shape_mismatch else torch.empty)
+        if entry.data is None:
+            make: Any = torch.empty
+            if entry.allow_shape_mismatch:
+                make = torch.zeros
+            entry.init_data("cpu", make)
         boxes.append(
-            TensorBox(
-                one.key,
-                one.data,
-                tuple(one.global_shape),
-                tuple(one.global_offset),
-                one.allow_shape_mismatch,
+            LocalShard(
+                entry.key,
+                entry.data,
+                tuple(entry.global_shape),
+                tuple(entry.global_offset),
+                entry.allow_shape_mismatch,
             )
         )
     return boxes, objects
 
 
-def _end_of(handle: Handle) -> Callable[[], None]:
+def _finalizer(handle: Handle) -> Callable[[], None]:
     def end() -> None:
         if handle.state in (SaveState.FAILED, SaveState.DROPPED):
-            raise _failed(handle)
+            raise _save_error(handle)
 
     return end
 
 
-def _failed(handle: Handle) -> CheckpointError:
+def _save_error(handle: Handle) -> CheckpointError:
     return CheckpointError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")

@@ -14,15 +14,21 @@ def names(model: Any) -> dict[str, str]:
     """Our name of each tensor of the adapter -> PEFT's in its file: found by the memory that both share."""
     from peft import get_peft_model_state_dict
 
-    ours = {value.data_ptr(): name for name, value in model.state_dict().items()}
-    theirs = get_peft_model_state_dict(model)
-    return {ours[value.data_ptr()]: name for name, value in theirs.items() if value.data_ptr() in ours}
+    names_by_pointer = {value.data_ptr(): name for name, value in model.state_dict().items()}
+    peft_state = get_peft_model_state_dict(model)
+    return {
+        names_by_pointer[value.data_ptr()]: name
+        for name, value in peft_state.items()
+        if value.data_ptr() in names_by_pointer
+    }
 
 
-def plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
     """What JSON has no type for (sets, enums) as PEFT writes it."""
     if isinstance(value, dict):
-        return {name: plain(held) for name, held in value.items()}
-    if isinstance(value, (set, list, tuple)):
-        return [plain(held) for held in (sorted(value) if isinstance(value, set) else value)]
+        return {name: json_ready(item) for name, item in value.items()}
+    if isinstance(value, set):
+        return [json_ready(item) for item in sorted(value)]
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
     return getattr(value, "value", value)

@@ -17,9 +17,11 @@ def root_of(given: Where | None, folder: str | None = None) -> str:
     """
     if given is not None:
         return os.fspath(given)
-    found = os.environ.get(HPK_CHECKPOINT_ROOT) or (os.path.join(folder, "checkpoints") if folder else "")
-    if not found:
+    root = os.environ.get(HPK_CHECKPOINT_ROOT)
+    if not root and folder:
+        root = os.path.join(folder, "checkpoints")
+    if not root:
         raise CheckpointError(
             "no root of checkpoints", hint=f"name one; hyperpod-kit job run says it in {HPK_CHECKPOINT_ROOT}"
         )
-    return found
+    return root

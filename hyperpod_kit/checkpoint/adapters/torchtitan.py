@@ -18,10 +18,10 @@ from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.preemption_signal import REQUEUE_EXIT_CODE
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state_dict import StateDict
-from hyperpod_kit.checkpoint.warned import AGAIN
 from hyperpod_kit.errors import CheckpointError
 
 _GENERATORS = "generators"
@@ -51,8 +51,10 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if getattr(self, "enable_ft_dataloader_checkpoints", False):
             raise CheckpointError("CheckpointedManager does not serve torchft", hint="use torchtitan's own there")
         self.states[_GENERATORS] = _Generators()
-        kept = policy.Latest(self.keep_latest_k) if self.keep_latest_k > 0 else None
-        options = {"keep": kept, **self.options}
+        retention = None
+        if self.keep_latest_k > 0:
+            retention = policy.Latest(self.keep_latest_k)
+        options = {"keep": retention, **self.options}
         self._manager = Manager(root_of(self.root, base_folder or "."), **options)
 
     @torch.no_grad()
@@ -67,11 +69,11 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         states = self._states_to_load(False)
         self.found = self._manager.restore(StateDict(states, own=[_GENERATORS]))
         if isinstance(self.found, Fresh):
-            kept = self.states.pop(_GENERATORS)  # what torchtitan has written has none
+            generators = self.states.pop(_GENERATORS)  # what torchtitan has written has none
             try:
                 return bool(super().load(step))
             finally:
-                self.states[_GENERATORS] = kept
+                self.states[_GENERATORS] = generators
         if step not in (-1, self.found.step):
             raise CheckpointError(
                 f"load_step is {step}, and the newest checkpoint in {self._manager.root} is of step {self.found.step}",
@@ -95,11 +97,13 @@ class CheckpointedManager(CheckpointManager):  # type: ignore[misc]  # torchtita
         if self._state is None:
             self._state = StateDict({}, own=[_GENERATORS])
         self._state.extra = self._flattened_model_states_sd()
-        on_busy = "wait" if last_step or ending else "skip"
+        on_busy = "skip"
+        if last_step or ending:
+            on_busy = "wait"
         self.newest = self._manager.save(curr_step, self._state, on_busy=on_busy)  # type: ignore[arg-type]
         if ending:
             self.close()
-            raise SystemExit(AGAIN)
+            raise SystemExit(REQUEUE_EXIT_CODE)
         if last_step and self.last_save_model_only:
             self._save_last_step(curr_step)
         return True
@@ -127,6 +131,6 @@ def install(root: Where | None = None, **options: Any) -> type[CheckpointedManag
     """torchtitan's trainers make a CheckpointedManager from now on; see there for the arguments."""
     import torchtitan.train
 
-    made = type(CheckpointedManager.__name__, (CheckpointedManager,), {"root": root, "options": options})
-    torchtitan.train.CheckpointManager = made
-    return made
+    manager_class = type(CheckpointedManager.__name__, (CheckpointedManager,), {"root": root, "options": options})
+    torchtitan.train.CheckpointManager = manager_class
+    return manager_class

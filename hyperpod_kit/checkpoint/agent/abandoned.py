@@ -14,37 +14,39 @@ import subprocess
 import sys
 from typing import List, Sequence
 
-from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, places, shm_slots
+from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, Clock
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.agent.priority import be_gentle
 from hyperpod_kit.system import process
 
 LIMIT = 3600.0
 """Seconds that the flush may take, as the Epilog's unit."""
 
-_NOBODYS = "none"
+_NO_JOB = "none"
 """A job's number that no job has: only what is older than MAX_AGE is flushed."""
 
 
-def are_here(folders: Sequence[str], *, but: str, clock: Clock = capture_age.now) -> bool:
-    """Whether captures of dead runs other than `but` lie there that are older than MAX_AGE, or of unknown age, and then
-    dated by a flush. Raises OSError."""
+def has_expired_snapshots(folders: Sequence[str], *, excluded_run: str, clock: Clock = capture_age.now) -> bool:
+    """Whether captures of dead runs other than `excluded_run` lie there that are older than MAX_AGE, or of unknown age,
+    and then dated by a flush. Raises OSError."""
     for folder in folders:
-        for place in (folder, partner_memory.folder_of(folder)):
-            for slot in shm_slots.attached(place, [name for name in partner_memory.names(place) if name.run != but]):
+        for directory in (folder, partner_memory.copies_directory(folder)):
+            for slot in shm_slots.attached(
+                directory, [name for name in partner_memory.names(directory) if name.run != excluded_run]
+            ):
                 page = slot.page
                 slot.close()
-                if page is None or page.state not in WHOLE:
+                if page is None or page.state not in COMPLETE_STATES:
                     continue
                 age = capture_age.age(page, clock())
-                lives = place == folder and process.is_alive(page.origin.trainer)
+                lives = directory == folder and process.is_alive(page.origin.trainer)
                 if not lives and (age is None or age > MAX_AGE):
                     return True
     return False
 
 
-def flushed() -> List[str]:
+def flush_in_child() -> List[str]:
     """Flush them, in a process of its own; what is lost, a line each. Raises OSError."""
     child = subprocess.Popen(
         [sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
@@ -64,7 +66,7 @@ def main() -> int:
     from hyperpod_kit.checkpoint.agent import flush
 
     be_gentle()
-    outcomes = flush.flush(folder=places.base(), job=_NOBODYS, max_age=MAX_AGE)
+    outcomes = flush.flush(folder=shm_paths.base(), job=_NO_JOB, max_age=MAX_AGE)
     for outcome in outcomes:
         if outcome.lost:
             line = f"run {outcome.run}: {outcome.note}"

@@ -16,29 +16,29 @@ from typing import List, Optional
 
 from hyperpod_kit.checkpoint.agent import (
     abandoned,
-    adopt,
     agent_events,
+    failure_note,
     lock,
-    places,
     rpc,
-    saves_note,
-    shm_gc,
+    shm_cleanup,
+    shm_paths,
     shm_slots,
+    slot_recovery,
 )
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
-from hyperpod_kit.checkpoint.agent.agent_orders import Orders
-from hyperpod_kit.checkpoint.agent.agent_pulse import Pulse
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message
-from hyperpod_kit.checkpoint.agent.intake import Intake
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
+from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.heartbeat import Heartbeat
 from hyperpod_kit.checkpoint.agent.leader import Leader
 from hyperpod_kit.checkpoint.agent.leader_link import LeaderLink
 from hyperpod_kit.checkpoint.agent.lifetime import Lifetime
+from hyperpod_kit.checkpoint.agent.order_executor import OrderExecutor
 from hyperpod_kit.checkpoint.agent.partner_copies import PartnerCopies
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
-from hyperpod_kit.checkpoint.agent.protocol.message import never
-from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.protocol.message import assert_never
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
+from hyperpod_kit.checkpoint.agent.snapshot_registry import SnapshotRegistry
 from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -52,8 +52,8 @@ _TICK = 0.25
 class Agent:
     """One rank's agent. `run()` returns when the trainer is gone and nothing is left to do.
 
-    Its parts: `intake` takes captures on, `orders` does with them what rank 0's agent wants, `link` is the way to that
-    one (or the `Leader` itself, at rank 0), `life` says how near the end is.
+    Its parts: `registry` takes captures on, `orders` does with them what rank 0's agent wants, `link` is the way to
+    that one (or the `Leader` itself, at rank 0), `lifetime` says how near the end is.
     """
 
     def __init__(self, trainer: Channel, setup: AgentSetup) -> None:
@@ -61,34 +61,40 @@ class Agent:
         self.trainer, self.setup = trainer, setup
         self.events: queue.SimpleQueue[agent_events.Event] = queue.SimpleQueue()
         self.captures = Captures()
-        self.life = Lifetime()
+        self.lifetime = Lifetime()
         self.lock = lock.take_over(setup.lock_path, setup.owner)
-        adopt.adopt(setup.folder, setup.run_hash, setup.rank, setup.owner)
-        whose = identity.RunIdentity(setup.run, setup.run_id)
+        slot_recovery.recover_slots(setup.folder, setup.run_hash, setup.rank, setup.owner)
+        run_identity = identity.RunIdentity(setup.run, setup.run_id)
         self.storage = Storage(
             setup.root,
             directory=setup.local,
             rank=setup.rank,
             versions={**setup.versions, "hyperpod_kit": version()},
-            whose=whose,
+            run_identity=run_identity,
             rate_limit=setup.rate_limit,
             keep=setup.keep,
-            stopped=lambda: self.life.stop,
+            stopped=lambda: self.lifetime.is_stop_requested,
         )
         self.workers = Workers.start(self.events.put)
         self.link = LeaderLink(setup, self.events.put)
         self.copies = PartnerCopies(setup)
-        self.intake = Intake(setup, self.captures, self.storage, self.workers.sealer, self.copies, self.link.report)
-        self.orders = Orders(setup.rank, trainer, self.captures, self.storage, self.workers, self.link.report)
+        self.registry = SnapshotRegistry(
+            setup, self.captures, self.storage, self.workers.sealer, self.copies, self.link.report
+        )
+        self.orders = OrderExecutor(setup.rank, trainer, self.captures, self.storage, self.workers, self.link.report)
         if setup.rank == 0:
-            self.link.leader = self._make_leader(whose)
+            self.link.leader = self._make_leader(run_identity)
 
-    def _make_leader(self, whose: identity.RunIdentity) -> Leader:
+    def _make_leader(self, run_identity: identity.RunIdentity) -> Leader:
         setup = self.setup
-        hub = rpc.Hub(setup.token, self._heard_rank, peers=setup.world - 1, addresses=setup.addresses, port=setup.port)
+        hub = rpc.Hub(
+            setup.token, self._queue_rank_report, peers=setup.world - 1, addresses=setup.addresses, port=setup.port
+        )
         if not setup.again:
-            saves_note.remove(setup.folder, places.node_uid(), setup.run_hash)
-        counted = Counted(setup.folder, setup.root, whose, setup.incarnation, self.storage, self.workers.chores)
+            failure_note.remove(setup.folder, shm_paths.node_uid(), setup.run_hash)
+        failure_counter = FailureCounter(
+            setup.folder, setup.root, run_identity, setup.incarnation, self.storage, self.workers.chores
+        )
         return Leader(
             setup,
             hub,
@@ -96,47 +102,47 @@ class Agent:
             self.storage,
             self.events.put,
             self._on_order,
-            self._tell,
-            counted,
-            is_heard=lambda: not self.life.abandoned,
+            self._send_event,
+            failure_counter,
+            is_trainer_alive=lambda: not self.lifetime.has_trainer_died,
         )
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until the end."""
-        signal.signal(lock.STOP, lambda *_: self.events.put(agent_events.StopAsked()))
+        signal.signal(lock.STOP, lambda *_: self.events.put(agent_events.StopRequested()))
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # Slurm signals every process of a step. The agent must outlive the trainer to save its captures.
-            signal.signal(number, lambda *_: self.events.put(agent_events.HurryAsked()))
-        self.intake.recover()
-        self.trainer.listen(self._heard_trainer, lambda: self.events.put(agent_events.TrainerGone()))
-        self.workers.chores.submit(agent_events.SweepResult, (0, 0, ""), self._see_to_dead_runs)
+            signal.signal(number, lambda *_: self.events.put(agent_events.HurryRequested()))
+        self.registry.recover()
+        self.trainer.listen(self._queue_trainer_message, lambda: self.events.put(agent_events.TrainerDisconnected()))
+        self.workers.chores.submit(agent_events.SweepResult, (0, 0, ""), self._clean_up_dead_runs)
         leader = self.link.leader
-        self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
+        self._send_event(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
         sealer, writer, uploader, _ = self.workers
-        pulse = Pulse(
-            self._tell, [sealer, writer, uploader], leader.worker if leader is not None else None, self.lock.renew
+        pulse = Heartbeat(
+            self._send_event, [sealer, writer, uploader], leader.worker if leader is not None else None, self.lock.renew
         )
         while not self._finished():
             pulse.beat()
             if leader is not None:
-                leader.look_round()
+                leader.expire_missing_ranks()
             try:
                 event = self.events.get(timeout=_TICK)
             except queue.Empty:
-                if not self.life.alone and not is_alive(self.setup.owner):
+                if not self.lifetime.has_trainer_ended and not is_alive(self.setup.owner):
                     self._on_trainer_gone()
                 continue
             self.handle(event)
-        self._leave()
+        self._shut_down()
 
-    def _see_to_dead_runs(self) -> List[str]:
+    def _clean_up_dead_runs(self) -> List[str]:
         """Free what they hold for nothing; what nobody came for is flushed beside everything else. Raises OSError."""
-        folders = places.of_mine()
-        shm_gc.sweep(*folders, but=self.setup.run_hash)
-        if abandoned.are_here(folders, but=self.setup.run_hash):
-            Worker("abandoned", self.events.put).submit(agent_events.SweepResult, (0, 0, ""), abandoned.flushed)
+        folders = shm_paths.user_directories()
+        shm_cleanup.remove_dead_segments(*folders, excluded_run=self.setup.run_hash)
+        if abandoned.has_expired_snapshots(folders, excluded_run=self.setup.run_hash):
+            Worker("abandoned", self.events.put).submit(agent_events.SweepResult, (0, 0, ""), abandoned.flush_in_child)
         return []
 
     def handle(self, event: agent_events.Event) -> None:
@@ -145,15 +151,15 @@ class Agent:
             self._on_trainer(event.message)
         elif isinstance(event, agent_events.FromLeader):
             self._on_order(event.order)
-        elif isinstance(event, agent_events.TrainerGone):
+        elif isinstance(event, agent_events.TrainerDisconnected):
             self._on_trainer_gone()
-        elif isinstance(event, agent_events.LeaderGone):
+        elif isinstance(event, agent_events.LeaderDisconnected):
             self._on_leader_gone()
-        elif isinstance(event, agent_events.LeaderSought):
-            self._on_leader_sought(event.uplink)
-        elif isinstance(event, agent_events.StopAsked):
-            self.life.stop = True
-        elif isinstance(event, agent_events.HurryAsked):
+        elif isinstance(event, agent_events.LeaderSearchEnded):
+            self._on_leader_search_ended(event.uplink)
+        elif isinstance(event, agent_events.StopRequested):
+            self.lifetime.is_stop_requested = True
+        elif isinstance(event, agent_events.HurryRequested):
             # Storage first, training's comfort second.
             self.storage.hurry()
             self.link.report(rank_channel.RankHurried())
@@ -175,84 +181,84 @@ class Agent:
         leader = self.link.leader
         assert leader is not None
         if isinstance(event, agent_events.FromRank):
-            leader.heard(event.rank, event.report)
-        elif isinstance(event, agent_events.RankGone):
-            leader.lost(event.rank)
+            leader.on_report(event.rank, event.report)
+        elif isinstance(event, agent_events.RankDisconnected):
+            leader.on_disconnected(event.rank)
         else:
             leader.on_result(event)
 
     def _on_order(self, order: rank_channel.Order) -> None:
-        if order.kind is rank_channel.OrderKind.BYE:
-            self.life.bye = True
-        elif order.kind is rank_channel.OrderKind.AGAIN:
+        if order.kind is rank_channel.OrderKind.SHUTDOWN:
+            self.lifetime.is_shutdown_ordered = True
+        elif order.kind is rank_channel.OrderKind.RESYNC:
             self._report_again()
         elif order.kind is rank_channel.OrderKind.TAKEN:
-            self._tell(trainer_channel.RootTaken(order.note))
+            self._send_event(trainer_channel.RootTaken(order.note))
         else:
             self.orders.on_order(order)
 
     def _report_again(self) -> None:
         self.orders.report_again()
-        if self.life.alone:
+        if self.lifetime.has_trainer_ended:
             self.link.report(rank_channel.RankDone())
 
-    def _tell(self, event: trainer_channel.AgentEvent) -> None:
+    def _send_event(self, event: trainer_channel.AgentEvent) -> None:
         """Tell the trainer, if it is there."""
         self.trainer.send(event.to_json())
 
     # --- the threads that listen --------------------------------------------------------------------------------
 
-    def _heard_trainer(self, said: Message) -> None:
-        message = trainer_channel.trainer_message(said)
+    def _queue_trainer_message(self, body: JsonMessage) -> None:
+        message = trainer_channel.parse_trainer_message(body)
         if message is not None:
             self.events.put(agent_events.FromTrainer(message))
 
-    def _heard_rank(self, rank: int, said: Optional[Message]) -> None:
-        report = rank_channel.rank_report(said) if said is not None else None
+    def _queue_rank_report(self, rank: int, body: Optional[JsonMessage]) -> None:
+        report = rank_channel.parse_rank_report(body) if body is not None else None
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
-        elif said is None:
-            self.events.put(agent_events.RankGone(rank))
+        elif body is None:
+            self.events.put(agent_events.RankDisconnected(rank))
 
     # --- the trainer --------------------------------------------------------------------------------------------
 
     def _on_trainer(self, message: trainer_channel.TrainerMessage) -> None:
         if isinstance(message, trainer_channel.Connect):
-            nobody_at = self.link.connect(message.addresses)
-            if nobody_at:
-                self._tell(trainer_channel.Fatal(f"no answer from rank 0's agent at {nobody_at}"))
-                self.life.stop = True
+            unreachable = self.link.connect(message.addresses)
+            if unreachable:
+                self._send_event(trainer_channel.Fatal(f"no answer from rank 0's agent at {unreachable}"))
+                self.lifetime.is_stop_requested = True
         elif isinstance(message, trainer_channel.PartnerAt):
-            self.copies.use(message.addresses)
+            self.copies.set_partner(message.addresses)
         elif isinstance(message, trainer_channel.TakeOver):
-            self.intake.take_over()
-        elif isinstance(message, trainer_channel.Settle):
-            self.intake.settle(message.keep, local=message.tier == "local")
+            self.registry.resume_captures()
+        elif isinstance(message, trainer_channel.RestoreCompleted):
+            self.registry.complete_restore(message.keep, local=message.tier == "local")
         elif isinstance(message, trainer_channel.SlotCaptured):
-            self.intake.captured(message.slot)
+            self.registry.add_captured(message.slot)
         elif isinstance(message, trainer_channel.SaveSkipped):
-            self.link.report(rank_channel.RankSkipped(message.key, message.why))
+            self.link.report(rank_channel.RankSkipped(message.key, message.reason))
         elif isinstance(message, trainer_channel.TensorDigests):
-            self.orders.asked.answer(message.key, message.tensors)
-        elif isinstance(message, trainer_channel.MakeRoom):
-            self._tell(trainer_channel.SlotReleased(self.intake.make_room()))
+            self.orders.tensor_queries.complete(message.key, message.tensors)
+        elif isinstance(message, trainer_channel.FreeSlot):
+            self._send_event(trainer_channel.SlotReleased(self.registry.free_oldest()))
         elif isinstance(message, trainer_channel.Close):
-            self.life.closing = True
-            self._no_more_captures()
+            self.lifetime.is_closing = True
+            self._end_capturing()
         else:
-            never(message)
+            assert_never(message)
 
     def _on_trainer_gone(self) -> None:
-        self.orders.asked.gone()
-        if self.life.alone:
+        self.orders.tensor_queries.cancel_all()
+        if self.lifetime.has_trainer_ended:
             return
         self.link.hurry()
         self.copies.hurry()
-        self.intake.collect()
-        self._no_more_captures()
+        self.registry.collect_unannounced()
+        self._end_capturing()
 
-    def _no_more_captures(self) -> None:
-        self.life.trainer_gone()
+    def _end_capturing(self) -> None:
+        self.lifetime.set_trainer_ended()
         self.storage.hurry()
         self.link.report(rank_channel.RankDone())
 
@@ -261,45 +267,49 @@ class Agent:
     def _on_leader_gone(self) -> None:
         """While training runs its trainer starts another one, which listens at the same place; without it nothing can
         be committed, so nothing is waited for once training ends."""
-        if self.life.bye:
+        if self.lifetime.is_shutdown_ordered:
             return
-        if not self.link.known or self.life.abandoned:
-            self._on_leader_sought(None)
+        if not self.link.can_rejoin or self.lifetime.has_trainer_died:
+            self._on_leader_search_ended(None)
             return
-        self._tell(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
-        self.link.seek()
+        self._send_event(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
+        self.link.start_search()
 
-    def _on_leader_sought(self, uplink: Optional[Channel]) -> None:
-        self.link.sought(uplink)
+    def _on_leader_search_ended(self, uplink: Optional[Channel]) -> None:
+        self.link.end_search(uplink)
         if uplink is not None:
             self._report_again()
-        elif not self.life.abandoned:
-            self._tell(trainer_channel.Fatal("rank 0's agent is gone"))
+        elif not self.lifetime.has_trainer_died:
+            self._send_event(trainer_channel.Fatal("rank 0's agent is gone"))
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     def _finished(self) -> bool:
-        life, link = self.life, self.link
-        if life.stop:
+        lifetime, link = self.lifetime, self.link
+        if lifetime.is_stop_requested:
             return True
         if self.captures.busy("seal"):
             return False
-        if life.bye and link.leader is not None and link.leader.upkeep.busy:
+        if lifetime.is_shutdown_ordered and link.leader is not None and link.leader.upkeep.busy:
             return False
-        if life.bye or (life.alone and link.orphaned) or (life.abandoned and link.seeking):
+        if (
+            lifetime.is_shutdown_ordered
+            or (lifetime.has_trainer_ended and link.orphaned)
+            or (lifetime.has_trainer_died and link.seeking)
+        ):
             return True
         # What is being written is worth any time; only what nobody works at any more is not waited for.
-        at_work = any(self.captures.busy(job) for job in ("write", "upload", "commit"))
-        return not at_work and life.lingered
+        is_writing = any(self.captures.busy(job) for job in ("write", "upload", "commit"))
+        return not is_writing and lifetime.is_linger_over
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         """After a normal end nothing stays in shared memory, unless it is the only copy of something."""
         folder, log = self.setup.folder, self.setup.log_path
         unsaved = self.captures.unsaved()
         for capture in unsaved:
             print(f"capture {capture.key}: {capture.state}, left in {folder}", file=sys.stderr, flush=True)
-        if self.life.closing and self.life.bye and self.intake.settled and not unsaved:
-            for name in self.intake.files.names():
+        if self.lifetime.is_closing and self.lifetime.is_shutdown_ordered and self.registry.is_restored and not unsaved:
+            for name in self.registry.files.names():
                 shm_slots.remove(folder, name)
             self.copies.remove()
             by_descriptor.unlink(log, missing_ok=True)
@@ -307,6 +317,6 @@ class Agent:
             if os.stat(log).st_size == 0:
                 by_descriptor.unlink(log)
         if self.link.leader is not None and not unsaved:
-            saves_note.remove(folder, places.node_uid(), self.setup.run_hash)
+            failure_note.remove(folder, shm_paths.node_uid(), self.setup.run_hash)
         failpoint("agent.before_unlock")
         self.lock.release()

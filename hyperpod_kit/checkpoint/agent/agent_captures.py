@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
@@ -24,7 +24,7 @@ class Capture:
     """
 
     def __init__(
-        self, page: Page, attempt: str, *, shard: Optional[SlotShard] = None, part: Optional[Part] = None
+        self, page: Page, checkpoint_id: str, *, shard: Optional[SlotShard] = None, part: Optional[Part] = None
     ) -> None:
         self.key = page.key
         self.memory = page.memory
@@ -32,25 +32,25 @@ class Capture:
         self.shard = shard
         self.slot: Optional[shm_slots.Slot] = shard.slot if shard is not None else None
         self.part = part
-        self.attempt = attempt
+        self.checkpoint_id = checkpoint_id
         self.outcome: Optional[CaptureOutcome] = None
         self.report: Optional[Report] = None
         """What is said of this rank's shard, which is on storage."""
-        self.full = False
+        self.is_sealed_by_all = False
         """Every rank has sealed it: it can be restored from memory."""
         self.jobs: Set[str] = set()
         self._lock = threading.Lock()
         self._claim = ""
 
-    def begin(self) -> bool:
+    def claim_for_writing(self) -> bool:
         """Called by the thread that is about to write it; False when it was withdrawn before."""
-        return self._claimed("begun")
+        return self._claim_as("begun")
 
     def withdraw(self) -> bool:
         """See to it that nobody begins to write it any more; False when somebody has begun."""
-        return self._claimed("withdrawn")
+        return self._claim_as("withdrawn")
 
-    def _claimed(self, how: str) -> bool:
+    def _claim_as(self, how: str) -> bool:
         with self._lock:
             self._claim = self._claim or how
             return self._claim == how
@@ -62,7 +62,9 @@ class Capture:
     @property
     def state(self) -> str:
         """For people."""
-        return self.outcome.value if self.outcome is not None else "sealed by all" if self.full else "captured"
+        return (
+            self.outcome.value if self.outcome is not None else "sealed by all" if self.is_sealed_by_all else "captured"
+        )
 
 
 class SlotFiles:
@@ -70,27 +72,27 @@ class SlotFiles:
 
     def __init__(self, folder: str, run: str, rank: int) -> None:
         self.folder = folder
-        self._place = (places.node_uid(), run, rank)
+        self._slot_prefix = (shm_paths.node_uid(), run, rank)
         self._mapped: Dict[shm_slots.SlotName, Tuple[int, shm_slots.Slot]] = {}
 
     def names(self) -> List[shm_slots.SlotName]:
-        uid, run, rank = self._place
+        uid, run, rank = self._slot_prefix
         return shm_slots.names(self.folder, uid=uid, run=run, rank=rank)
 
     def get(self, number: int) -> shm_slots.Slot:
         """Raises FileNotFoundError, CheckpointError when it is no slot, OSError."""
-        return self._get(shm_slots.SlotName(*self._place, number))
+        return self._get(shm_slots.SlotName(*self._slot_prefix, number))
 
     def _get(self, name: shm_slots.SlotName) -> shm_slots.Slot:
         inode = os.stat(os.path.join(self.folder, name.file("img"))).st_ino
-        held = self._mapped.get(name)
-        if held is not None and held[0] != inode:
+        cached = self._mapped.get(name)
+        if cached is not None and cached[0] != inode:
             # The trainer has made it anew, in another size: it does so with free slots only.
-            held[1].close()
-            held = None
-        if held is None:
-            held = self._mapped[name] = (inode, shm_slots.attach(self.folder, name))
-        return held[1]
+            cached[1].close()
+            cached = None
+        if cached is None:
+            cached = self._mapped[name] = (inode, shm_slots.attach(self.folder, name))
+        return cached[1]
 
     def all(self) -> Iterator[shm_slots.Slot]:
         """Those that can be mapped; damaged or vanished ones are passed over."""
@@ -100,19 +102,19 @@ class SlotFiles:
             except (OSError, CheckpointError):
                 continue
 
-    def recover(self, *, but: str = "") -> None:
+    def recover(self, *, live_incarnation: str = "") -> None:
         """Seal what a dead trainer captured, free what it had half copied. Sealed slots stay as they are, and those of
-        the incarnation `but`, whose trainer lives."""
+        the incarnation `live_incarnation`, whose trainer lives."""
         for name in self.names():
             shm_slots.remove_stray_image(self.folder, name)
         for slot in self.all():
             page = slot.page
             if page is None:
                 slot.unlink()
-            elif but and page.origin.incarnation == but:
+            elif live_incarnation and page.origin.incarnation == live_incarnation:
                 continue
             elif page.state == SlotState.WRITING:
-                slot.move(SlotState.FREE)
+                slot.transition(SlotState.FREE)
             elif page.state == SlotState.CAPTURED:
                 try:
                     SlotShard(slot).seal()
@@ -151,18 +153,21 @@ class Captures:
 
     def unended_parts(self) -> FrozenSet[str]:
         """The local attempts that storage may still be given from."""
-        return frozenset(capture.part.attempt for capture in self if capture.part is not None and not capture.ended)
+        return frozenset(
+            capture.part.checkpoint_id for capture in self if capture.part is not None and not capture.ended
+        )
 
-    def _newest_full(self) -> Optional[Key]:
+    def _newest_sealed_by_all(self) -> Optional[Key]:
         return max(
-            (key for key, capture in self._captures.items() if capture.full and capture.slot is not None), default=None
+            (key for key, capture in self._captures.items() if capture.is_sealed_by_all and capture.slot is not None),
+            default=None,
         )
 
     def release(self) -> None:
         """Free what memory need not hold any more: what is of no use, and what has had its end *and* has a successor
         that all ranks have sealed. A shard that is written is no end: an agent that dies before the commit takes its
         report along, and the next one finds the capture in its slot alone."""
-        newest = self._newest_full()
+        newest = self._newest_sealed_by_all()
         for capture in self:
             older = newest is not None and capture.key < newest
             if not capture.jobs and capture.outcome is not None and (older or capture.outcome.is_useless):
@@ -170,12 +175,12 @@ class Captures:
             if capture.slot is None and capture.ended:
                 del self._captures[capture.key]
 
-    def make_room(self) -> Optional[Capture]:
+    def free_oldest(self) -> Optional[Capture]:
         """Free the oldest slot that a new save may take: sealed, not being written, and a newer one is sealed by all.
 
         Returns what was given up, without its slot. None when there is no such slot.
         """
-        newest = self._newest_full()
+        newest = self._newest_sealed_by_all()
         for key in sorted(self._captures):
             capture = self._captures[key]
             if capture.slot is None or capture.shard is None or capture.shard.page.state != SlotState.SEALED:
@@ -188,6 +193,6 @@ class Captures:
     def _free(self, capture: Capture) -> None:
         if capture.slot is not None:
             failpoint("agent.before_free")
-            capture.slot.move(SlotState.FREE)
+            capture.slot.transition(SlotState.FREE)
             capture.slot = None
             failpoint("agent.after_free")

@@ -1,7 +1,7 @@
 """What an agent's main thread takes from its queue, one after the other: all else only puts something there.
 
-Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: `found` with
-`why` "", or None and why not, with the errno of the storage's error where it was one.
+Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: the result
+with `failure` "", or None and why not, with `error_number`, the errno of the storage's error, where it was one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FromTrainer(NamedTuple):
     message: TrainerMessage
 
 
-class TrainerGone(NamedTuple):
+class TrainerDisconnected(NamedTuple):
     """Its end of the socket is closed."""
 
 
@@ -30,11 +30,11 @@ class FromLeader(NamedTuple):
     order: Order
 
 
-class LeaderGone(NamedTuple):
+class LeaderDisconnected(NamedTuple):
     """The connection to rank 0's agent has ended."""
 
 
-class LeaderSought(NamedTuple):
+class LeaderSearchEnded(NamedTuple):
     """The search for another agent of rank 0 is over; None: nobody came."""
 
     uplink: Optional[Channel]
@@ -47,132 +47,141 @@ class FromRank(NamedTuple):
     report: RankReport
 
 
-class RankGone(NamedTuple):
+class RankDisconnected(NamedTuple):
     """The connection to the agent of `rank` has ended."""
 
     rank: int
 
 
-class StopAsked(NamedTuple):
+class StopRequested(NamedTuple):
     """Leave everything as it is, and go: a new start takes over."""
 
 
-class HurryAsked(NamedTuple):
+class HurryRequested(NamedTuple):
     """The machine or the job is about to go."""
 
 
 class SealResult(NamedTuple):
     key: Key
-    found: Optional[Page]
-    why: str
-    number: int = 0
+    page: Optional[Page]
+    failure: str
+    error_number: int = 0
 
 
 class LocalResult(NamedTuple):
     """Of a write to the node's disk."""
 
     key: Key
-    found: Optional[Report]
-    why: str
-    number: int = 0
+    report: Optional[Report]
+    failure: str
+    error_number: int = 0
 
 
 class WriteResult(NamedTuple):
     """Of a write to storage, from memory or from the node's disk."""
 
     key: Key
-    found: Optional[Report]
-    why: str
-    number: int = 0
+    report: Optional[Report]
+    failure: str
+    error_number: int = 0
 
 
 class PruneResult(NamedTuple):
     """Of making room on the node's disk."""
 
     key: Key
-    found: None
-    why: str
-    number: int = 0
+    unused: None
+    failure: str
+    error_number: int = 0
 
 
-class LookResult(NamedTuple):
+class CommitCheckResult(NamedTuple):
     """The attempt on storage that has the capture; "": there is none."""
 
     key: Key
-    found: Optional[str]
-    why: str
-    number: int = 0
+    checkpoint_id: Optional[str]
+    failure: str
+    error_number: int = 0
 
 
 class CommitOutcome(NamedTuple):
-    """The attempt whose manifest is written. `taken`: who had the root by then, "" where nobody but this start had."""
+    """The attempt whose manifest is written. `taken_by`: who had the root by then, "" where nobody but this start
+    had."""
 
-    attempt: str
-    taken: str = ""
+    checkpoint_id: str
+    taken_by: str = ""
 
 
 class CommitResult(NamedTuple):
     key: Key
-    found: Optional[CommitOutcome]
-    why: str
-    number: int = 0
+    commit: Optional[CommitOutcome]
+    failure: str
+    error_number: int = 0
 
 
 class RetentionResult(NamedTuple):
     """What was deleted, what could not be, and what was found to be damaged."""
 
     key: Key
-    found: Optional[Applied]
-    why: str
-    number: int = 0
+    applied: Optional[Applied]
+    failure: str
+    error_number: int = 0
 
 
 class ClearResult(NamedTuple):
     """What was given up for a save that had no room."""
 
     key: Key
-    found: Optional[Applied]
-    why: str
-    number: int = 0
+    applied: Optional[Applied]
+    failure: str
+    error_number: int = 0
 
 
-class TakenResult(NamedTuple):
+class OwnerCheckResult(NamedTuple):
     """Who has the root, after a save that failed; "" while it is this start."""
 
     key: Key
-    found: Optional[str]
-    why: str
-    number: int = 0
+    taken_by: Optional[str]
+    failure: str
+    error_number: int = 0
 
 
 class LossNoteResult(NamedTuple):
     """Of a word on the root about a save that came to nothing."""
 
     key: Key
-    found: None
-    why: str
-    number: int = 0
+    unused: None
+    failure: str
+    error_number: int = 0
 
 
 class SweepResult(NamedTuple):
     """Of the search for what dead runs left in shared memory. found: of what was given up, a line for each."""
 
     key: Key
-    found: Optional[List[str]]
-    why: str
-    number: int = 0
+    losses: Optional[List[str]]
+    failure: str
+    error_number: int = 0
 
 
-OwnResult = Union[SealResult, LocalResult, WriteResult, PruneResult, SweepResult]
+RankResult = Union[SealResult, LocalResult, WriteResult, PruneResult, SweepResult]
 """Of jobs that each agent has done for its own rank."""
 
-LeaderResult = Union[LookResult, CommitResult, RetentionResult, ClearResult, TakenResult, LossNoteResult]
+LeaderResult = Union[CommitCheckResult, CommitResult, RetentionResult, ClearResult, OwnerCheckResult, LossNoteResult]
 """Of jobs that rank 0's agent has done for all."""
 
-JobResult = Union[OwnResult, LeaderResult]
-LeaderEvent = Union[FromRank, RankGone, LeaderResult]
+JobResult = Union[RankResult, LeaderResult]
+LeaderEvent = Union[FromRank, RankDisconnected, LeaderResult]
 """Of rank 0's agent only."""
 
 Event = Union[
-    FromTrainer, TrainerGone, FromLeader, LeaderGone, LeaderSought, StopAsked, HurryAsked, OwnResult, LeaderEvent
+    FromTrainer,
+    TrainerDisconnected,
+    FromLeader,
+    LeaderDisconnected,
+    LeaderSearchEnded,
+    StopRequested,
+    HurryRequested,
+    RankResult,
+    LeaderEvent,
 ]

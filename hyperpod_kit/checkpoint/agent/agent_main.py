@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.errors import HyperpodKitError
 
 
-def _end() -> None:
+def _abort() -> None:
     """A thread that dies takes the agent with it: the trainer starts another one, and a save never hangs in silence."""
     try:
         traceback.print_exc()
@@ -36,20 +36,20 @@ def main(argv: List[str]) -> int:
     be_gentle()
     descriptors.raise_limit()
     trainer = Channel(socket.socket(fileno=int(argv[0])))
-    said = trainer.receive()
-    if said is None:
+    setup_message = trainer.receive()
+    if setup_message is None:
         return 0
     try:
-        agent = Agent(trainer, AgentSetup.from_json(said))
+        agent = Agent(trainer, AgentSetup.from_json(setup_message))
     except (HyperpodKitError, OSError) as err:
         trainer.send(StartRefused(type(err).__name__, str(err), getattr(err, "hint", None)).to_json())
         return 1
-    threading.excepthook = lambda what: _end()
+    threading.excepthook = lambda what: _abort()
     try:
         agent.run()
     except BaseException:
         # Not by an exception: the interpreter's end would wait for threads that without memory never begin.
-        _end()
+        _abort()
     # Python takes its handlers away before it has ended: a signal then would kill an agent that has done its work, and
     # the trainer would start another one, which waits for the agents of other ranks that have gone.
     for number in (signal.SIGTERM, signal.SIGUSR1, lock.STOP):

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shard_report, shm_slots, upload_local
+from hyperpod_kit.checkpoint.agent import assemble, io_progress, local, persist, shard_report, shm_slots, tier_upload
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture
 from hyperpod_kit.checkpoint.agent.agent_events import CommitOutcome
 from hyperpod_kit.checkpoint.agent.control_page import Page
@@ -42,24 +42,24 @@ class ReadBackTime:
         self, pace: persist.Pace, stopped: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pace, self._stopped, self._clock = pace, stopped, clock
-        self._begun = self._hurried = -math.inf
-        self._hurries = False
+        self._started_at = self._hurried_at = -math.inf
+        self._is_hurried = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """What needs read-backs begins."""
-        self._begun = self._clock()
+        self._started_at = self._clock()
 
     def hurry(self) -> None:
         """Training is over, or the machine is about to go."""
         self._pace.lift()
-        if not self._hurries:
-            self._hurries, self._hurried = True, self._clock()
+        if not self._is_hurried:
+            self._is_hurried, self._hurried_at = True, self._clock()
 
-    def go_on(self, size: int) -> bool:
-        """See read_back.GoOn."""
+    def may_continue(self, size: int) -> bool:
+        """See read_back.MayContinue."""
         if self._stopped():
             return False
-        if self._hurries and self._clock() > max(self._begun, self._hurried) + READ_AT_END:
+        if self._is_hurried and self._clock() > max(self._started_at, self._hurried_at) + READ_AT_END:
             return False
         self._pace.take(size)
         return True
@@ -68,16 +68,16 @@ class ReadBackTime:
 class Storage:
     """The root that this run writes to, and its directory on the node's disk where there is one.
 
-    `whose` the root was at the start. `keep`: the retention policy as JSON. `stopped`: the agent has to leave
-    everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is no
-    policy.
+    `run_identity`: of the run whose root it was at the start. `keep`: the retention policy as JSON. `stopped`: the
+    agent has to leave everything as it is and go. Raises CheckpointError (S3 without boto3), UsageError when `keep` is
+    no policy.
     """
 
     def __init__(
         self,
         root: str,
         *,
-        whose: identity.RunIdentity,
+        run_identity: identity.RunIdentity,
         directory: Optional[str],
         rank: int,
         versions: Dict[str, str],
@@ -85,15 +85,15 @@ class Storage:
         keep: Any,
         stopped: Callable[[], bool],
     ) -> None:
-        self.store, self._whose = open_store(root), whose
-        run_hash = shm_slots.run_hash(whose.run_id)
+        self.store, self._run_identity = open_store(root), run_identity
+        run_hash = shm_slots.run_hash(run_identity.run_id)
         self.local = local.LocalDisk(directory, run_hash, rank) if directory else None
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
         self._reading = ReadBackTime(persist.Pace(rate_limit), stopped)
-        self._prover = read_back.Prover(self.store, go_on=self._reading.go_on)
+        self._prover = read_back.Prover(self.store, may_continue=self._reading.may_continue)
         self._versions = versions
-        self._parser, self._columns = Parser(), assemble.Columns()
+        self._parser, self._columns = Parser(), assemble.IndexCache()
         self._keep = policy.from_json(keep) if keep else None
         self._stopped = stopped
 
@@ -103,17 +103,19 @@ class Storage:
         self._upload_pace.lift()
         self._reading.hurry()
 
-    def _how(self, capture: Capture, pace: persist.Pace) -> persist.How:
-        return persist.How(stopped=lambda: self._stopped() or capture.ended, pace=pace)
+    def _write_options(self, capture: Capture, pace: persist.Pace) -> persist.WriteOptions:
+        return persist.WriteOptions(stopped=lambda: self._stopped() or capture.ended, pace=pace)
 
     def write_local(self, capture: Capture) -> Callable[[], Report]:
         """Write this rank's part to the node's disk."""
 
         def job() -> Report:
             assert self.local is not None and capture.shard is not None
-            if not capture.begin():
+            if not capture.claim_for_writing():
                 raise persist.Stopped("withdrawn before it was begun")
-            return local.write(capture.shard, self.local.store, capture.attempt, self._how(capture, self._pace))
+            return local.write_part(
+                capture.shard, self.local.store, capture.checkpoint_id, self._write_options(capture, self._pace)
+            )
 
         return job
 
@@ -121,46 +123,46 @@ class Storage:
         """Write this rank's shard to storage, from memory; what is to be said about it."""
 
         def job() -> Report:
-            if capture.slot is not None and not capture.begin():
+            if capture.slot is not None and not capture.claim_for_writing():
                 raise persist.Stopped("withdrawn before it was begun")
-            return self._bring(capture, self._how(capture, self._pace))
+            return self._persist_shard(capture, self._write_options(capture, self._pace))
 
         return job
 
     def upload(self, capture: Capture) -> Callable[[], Report]:
         """The same for what is on the node's disk: from memory while it is there too."""
-        return lambda: self._bring(capture, self._how(capture, self._upload_pace))
+        return lambda: self._persist_shard(capture, self._write_options(capture, self._upload_pace))
 
-    def _bring(self, capture: Capture, how: persist.How) -> Report:
+    def _persist_shard(self, capture: Capture, options: persist.WriteOptions) -> Report:
         if capture.slot is not None and capture.shard is not None:
-            record = self._write_shard(capture, capture.shard, how)
+            record = self._write_shard(capture, capture.shard, options)
             return shard_report.report_of(capture.shard.slot, record, self._parser)
         if self.local is None or capture.part is None:
             raise CheckpointError("it is neither in memory nor on the node's disk any more")
-        upload_local.copy_shard(capture.part, self.local.store, self.store, capture.attempt, how)
+        tier_upload.copy_shard(capture.part, self.local.store, self.store, capture.checkpoint_id, options)
         return capture.part.report
 
-    def _write_shard(self, capture: Capture, shard: SlotShard, how: persist.How) -> manifest.FileRecord:
+    def _write_shard(self, capture: Capture, shard: SlotShard, options: persist.WriteOptions) -> manifest.FileRecord:
         """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""
         try:
-            return persist.write_shard(shard, self.store, capture.attempt, how)
+            return persist.write_shard(shard, self.store, capture.checkpoint_id, options)
         except FileExistsError:
-            shard.covered(shard.page.shard.size)
+            shard.wait_until_final(shard.page.shard.size)
             page, name = shard.slot.page or shard.page, layout.shard_file(shard.page.origin.rank)
-            if not self._is_whole(f"{capture.attempt}/{name}", page):
+            if not self._is_intact(f"{capture.checkpoint_id}/{name}", page):
                 # The attempt is not committed: nobody reads it.
-                self.store.delete(f"{capture.attempt}/{name}")
-                return persist.write_shard(shard, self.store, capture.attempt, how)
+                self.store.delete(f"{capture.checkpoint_id}/{name}")
+                return persist.write_shard(shard, self.store, capture.checkpoint_id, options)
             return manifest.FileRecord(name, page.shard.size, page.shard.root, page.origin.rank)
 
-    def _is_whole(self, name: str, page: Page) -> bool:
+    def _is_intact(self, name: str, page: Page) -> bool:
         reader = self.store.open_read(name)
         try:
-            found = stream.Shard(reader, page.shard.size, page.shard.root, name=name, chunk=page.shard.chunk)
+            stored_shard = stream.Shard(reader, page.shard.size, page.shard.root, name=name, chunk=page.shard.chunk)
             buffer = stream.Buffer(stream.aligned_up(page.shard.chunk))
-            for index in range(found.chunks):
-                found.check(index, found.fetch(index, buffer))
-                movement.moved()
+            for index in range(stored_shard.chunks):
+                stored_shard.check(index, stored_shard.fetch(index, buffer))
+                io_progress.record_progress()
             return True
         except CheckpointError:
             return False
@@ -180,7 +182,7 @@ class Storage:
 
         return job
 
-    def look(self, capture: Capture) -> Callable[[], str]:
+    def find_committed(self, capture: Capture) -> Callable[[], str]:
         """The attempt in which this capture is committed already; "" when there is none.
 
         A start that was killed between the manifest and the mark in shared memory leaves it so.
@@ -193,16 +195,18 @@ class Storage:
                 if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
                     break
                 if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
-                    found = verify.read_manifest(self.store, entry.attempt)
-                    if found.shards[page.origin.rank].root == page.shard.root:
+                    committed_manifest = verify.read_manifest(self.store, entry.attempt)
+                    if committed_manifest.shards[page.origin.rank].root == page.shard.root:
                         return entry.attempt
             return ""
 
         return job
 
-    def commit(self, capture: Capture, reports: Mapping[int, ShardReport], *, own: bool) -> Callable[[], CommitOutcome]:
-        """Make a checkpoint of what all ranks have written. `own`: this start made the capture, and its trainer will
-        hear that it is durable.
+    def commit(
+        self, capture: Capture, reports: Mapping[int, ShardReport], *, for_this_start: bool
+    ) -> Callable[[], CommitOutcome]:
+        """Make a checkpoint of what all ranks have written. `for_this_start`: this start made the capture, and its
+        trainer will hear that it is durable.
 
         The starts are looked at once the manifest is there: one that began before that may have missed it, one that
         begins later finds it.
@@ -210,22 +214,24 @@ class Storage:
 
         def job() -> CommitOutcome:
             failpoint("agent.before_commit")
-            made = assemble.assemble(reports, self._versions, self._columns)
-            commit.commit(self.store, capture.attempt, made.manifest, made.extra, made.columns)
+            assembled = assemble.assemble(reports, self._versions, self._columns)
+            commit.commit(self.store, capture.checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
             failpoint("agent.committed")
-            taken = starts.taken_by(self.store, capture.key[0]) if own else None
-            return CommitOutcome(capture.attempt, taken or "")
+            taken_by = starts.find_newer_start(self.store, capture.key[0]) if for_this_start else None
+            return CommitOutcome(capture.checkpoint_id, taken_by or "")
 
         return job
 
-    def keep_up(self, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
+    def apply_retention(self, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
         """After a commit: what the policy does not keep goes, and the attempts of saves that came to nothing."""
 
         def job() -> retention.Applied:
             if self._keep is None or self._stopped():
                 return retention.Applied((), ())
-            self._reading.begin()
-            return retention.run(self.store, self._keep, self._whose, prover=self._prover, abandoned=abandoned)
+            self._reading.start()
+            return retention.enforce(
+                self.store, self._keep, self._run_identity, prover=self._prover, abandoned=abandoned
+            )
 
         return job
 
@@ -233,17 +239,17 @@ class Storage:
         """For a save that found no room: the oldest that the policy would let go with it, goes before it."""
 
         def job() -> retention.Applied:
-            name = layout.parse_attempt(capture.attempt)
+            name = layout.parse_checkpoint_id(capture.checkpoint_id)
             if self._keep is None or name is None or self._stopped():
                 return retention.Applied((), ())
-            coming = policy.CheckpointFacts(capture.attempt, catalog.order(name), name.step)
-            self._reading.begin()
-            return retention.run(
-                self.store, self._keep, self._whose, prover=self._prover, coming=coming, abandoned=abandoned
+            coming = policy.CheckpointFacts(capture.checkpoint_id, catalog.sort_key(name), name.step)
+            self._reading.start()
+            return retention.enforce(
+                self.store, self._keep, self._run_identity, prover=self._prover, coming=coming, abandoned=abandoned
             )
 
         return job
 
-    def taken(self, epoch: int) -> Callable[[], str]:
+    def check_owner(self, epoch: int) -> Callable[[], str]:
         """Who has the root after a start of that epoch; "" while nobody has."""
-        return lambda: starts.taken_by(self.store, epoch) or ""
+        return lambda: starts.find_newer_start(self.store, epoch) or ""

@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Iterable, NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, WHOLE, Page
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, SEALED_AT, Page
 
 MAX_AGE = 86400.0
 """Seconds after which a capture is given up that no storage has taken, and nobody came for."""
@@ -81,13 +81,13 @@ def is_dated(page: Page) -> bool:
 
 def age(page: Page, moment: BootMoment) -> Optional[float]:
     """Seconds at `moment` since the capture was sealed; None where nobody knows."""
-    sealed = _moment(page.origin.job.get(SEALED_AT))
+    sealed = _parse_moment(page.origin.job.get(SEALED_AT))
     if sealed is None or sealed.clock != moment.clock or sealed.seconds > moment.seconds:
         return None
     return moment.seconds - sealed.seconds
 
 
-def _moment(word: object) -> Optional[BootMoment]:
+def _parse_moment(word: object) -> Optional[BootMoment]:
     """What a page says, which its user may have written."""
     if not isinstance(word, str):
         return None
@@ -101,14 +101,14 @@ def _moment(word: object) -> Optional[BootMoment]:
     return BootMoment(clock, seconds) if seconds == seconds else None
 
 
-def outlived(page: Page, max_age: float, moment: BootMoment) -> bool:
+def is_expired(page: Page, max_age: float, moment: BootMoment) -> bool:
     """Whether a capture is older than `max_age` seconds. One of unknown age is not."""
     seconds = age(page, moment)
     return seconds is not None and seconds > max_age
 
 
-def youngest(pages: Iterable[Page], moment: BootMoment) -> Optional[float]:
+def youngest_age(pages: Iterable[Page], moment: BootMoment) -> Optional[float]:
     """The age of the youngest whole capture of these; None where there is none, or the age of one is not known."""
-    ages = [age(page, moment) for page in pages if page.state in WHOLE]
-    known = [seconds for seconds in ages if seconds is not None]
-    return min(known) if known and len(known) == len(ages) else None
+    ages = [age(page, moment) for page in pages if page.state in COMPLETE_STATES]
+    dated_ages = [seconds for seconds in ages if seconds is not None]
+    return min(dated_ages) if dated_ages and len(dated_ages) == len(ages) else None

@@ -14,22 +14,22 @@ from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.message_auth import Seal
 
-Message = Dict[str, Any]
+JsonMessage = Dict[str, Any]
 
-LONGEST = 256 << 20
+MAX_MESSAGE_BYTES = 256 << 20
 """Bytes of a message of who has proved who he is: a report names every tensor's pieces."""
 
 
-def line_of(message: Message) -> bytes:
+def encode_line(message: JsonMessage) -> bytes:
     """A message as a line without its end."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-class Sealed(NamedTuple):
+class MessageSeals(NamedTuple):
     """The two directions of a connection whose ends have proved to each other who they are."""
 
-    said: Seal
-    heard: Seal
+    outgoing: Seal
+    incoming: Seal
 
 
 class Channel:
@@ -39,43 +39,45 @@ class Channel:
     is a pair that nobody else has an end of. `lines`: what was already read of it.
     """
 
-    def __init__(self, sock: socket.socket, seals: Optional[Sealed] = None, lines: Optional[Lines] = None) -> None:
+    def __init__(
+        self, sock: socket.socket, seals: Optional[MessageSeals] = None, lines: Optional[Lines] = None
+    ) -> None:
         self._sock = sock
         self._seals = seals
-        self._lines = Lines(sock, LONGEST) if lines is None else lines
-        self._lines.most = LONGEST
+        self._lines = Lines(sock, MAX_MESSAGE_BYTES) if lines is None else lines
+        self._lines.most = MAX_MESSAGE_BYTES
         self._lock = threading.Lock()
         self._broken = False
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: JsonMessage) -> bool:
         """Send one message; False when the other end is gone."""
-        return self.send_line(line_of(message))
+        return self.send_line(encode_line(message))
 
     def send_line(self, data: bytes) -> bool:
-        """The same of what `line_of` made: whoever tells thousands one thing makes it once."""
+        """The same of what `encode_line` made: whoever tells thousands one thing makes it once."""
         with self._lock:
             if self._broken:
                 return False
             try:
-                self._sock.sendall((self._seals.said.sealed(data) if self._seals else data) + b"\n")
+                self._sock.sendall((self._seals.outgoing.sealed(data) if self._seals else data) + b"\n")
             except OSError:
                 # Part of it may be out: nothing that follows would be understood.
                 self._broken = True
         return not self._broken
 
-    def receive(self) -> Optional[Message]:
+    def receive(self) -> Optional[JsonMessage]:
         """The next message; None when the other end is gone or talks something else."""
         try:
-            return self._opened(self._lines.next())
+            return self._decode(self._lines.next())
         except (Untrusted, ValueError):
             self.close()
             return None
 
-    def arrived(self) -> Optional[Message]:
+    def receive_nowait(self) -> Optional[JsonMessage]:
         """The next message if it can be had now. A socket that can be read needs one call at least, and more while
-        something is `waiting`. Raises EOFError when the other end is gone or talks something else."""
+        something is `has_pending`. Raises EOFError when the other end is gone or talks something else."""
         try:
-            message = self._opened(self._lines.arrived())
+            message = self._decode(self._lines.arrived())
         except (Untrusted, ValueError) as err:
             raise EOFError(str(err)) from None
         if message is None and self._lines.ended:
@@ -83,16 +85,16 @@ class Channel:
         return message
 
     @property
-    def waiting(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether a message is here already, or the end: the socket does not become readable for it."""
         return self._lines.waiting or self._lines.ended
 
-    def _opened(self, line: Optional[bytes]) -> Optional[Message]:
+    def _decode(self, line: Optional[bytes]) -> Optional[JsonMessage]:
         if line is None:
             return None
-        return parse.json_object(self._seals.heard.opened(line) if self._seals else line, LONGEST)
+        return parse.json_object(self._seals.incoming.opened(line) if self._seals else line, MAX_MESSAGE_BYTES)
 
-    def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+    def listen(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
         """Call `on_message` for each message from a thread of its own, then `on_end` once."""
 
         def loop() -> None:
@@ -105,7 +107,7 @@ class Channel:
 
         threading.Thread(target=loop, daemon=True, name="channel").start()
 
-    def patience(self, seconds: int) -> None:
+    def set_dead_peer_timeout(self, seconds: int) -> None:
         """From now on a silent machine at the other end counts as gone after about `seconds`.
 
         A process that dies closes its connections, a machine that loses its power does not. Nothing to do for a

@@ -23,7 +23,7 @@ _HALF = PAGE // 2
 _MAGIC = b"HPKSLOT1"
 _HEAD = struct.Struct("<8sQI")
 _DIGEST = 8
-_ROOM = _HALF - _HEAD.size - _DIGEST
+_CAPACITY = _HALF - _HEAD.size - _DIGEST
 
 
 class SlotState(str, enum.Enum):
@@ -37,7 +37,7 @@ class SlotState(str, enum.Enum):
     __str__ = str.__str__  # printed as its value by every Python; f-strings of 3.8 to 3.12 differ otherwise
 
 
-WHOLE = frozenset((SlotState.CAPTURED, SlotState.SEALED))
+COMPLETE_STATES = frozenset((SlotState.CAPTURED, SlotState.SEALED))
 """The slot holds all bytes of a capture."""
 
 # Who may do what: the trainer FREE -> WRITING -> CAPTURED, the agent the rest. WRITING -> FREE is for a trainer whose
@@ -129,19 +129,19 @@ class Page:
         """Whether it need not go to storage: only the newest does, once training ends."""
         return self.origin.job.get(TIER) == IN_MEMORY
 
-    def attempt(self, nonce: str) -> str:
+    def checkpoint_id(self, nonce: str) -> str:
         """The name of an attempt to put this capture on storage: the same on all ranks that use one nonce."""
-        return str(layout.AttemptName(self.seq, self.step, self.epoch, nonce))
+        return str(layout.CheckpointId(self.seq, self.step, self.epoch, nonce))
 
-    def to(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
+    def transition(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
         """The page after a transition; `shard`: what is known of the shard besides, `durable`: from now on it is.
 
         Raises CheckpointError when the state machine has no such edge.
         """
         if (self.state, state) not in _LEGAL:
             raise CheckpointError(f"a slot cannot go from {self.state} to {state}")
-        known = replace(self.shard, **shard) if shard else self.shard
-        return replace(self, state=state, durable=durable or self.durable, shard=known)
+        shard_facts = replace(self.shard, **shard) if shard else self.shard
+        return replace(self, state=state, durable=durable or self.durable, shard=shard_facts)
 
     def to_json(self) -> Dict[str, Any]:
         """As it stands on the page, in a rank's report and in a handed-in one: flat, and in this order."""
@@ -176,59 +176,59 @@ class Page:
 _EMPTY = Page().to_json()
 _KINDS = [(name, type(value)) for name, value in _EMPTY.items()]
 _STATES = {state.value: state for state in SlotState}
-_ORIGIN = [one.name for one in fields(CaptureOrigin)]
-_SHARD = ["shard_root" if one.name == "root" else one.name for one in fields(ShardFacts)]
+_ORIGIN = [origin_field.name for origin_field in fields(CaptureOrigin)]
+_SHARD = ["shard_root" if shard_field.name == "root" else shard_field.name for shard_field in fields(ShardFacts)]
 
 
 def read(view: memoryview) -> Optional[Tuple[int, Page]]:
     """(generation, page) of the newest intact half; None when neither is intact."""
     best: Optional[Tuple[int, Page]] = None
-    for at in (0, _HALF):
-        found = _read_half(bytes(view[at : at + _HALF]))
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
+    for offset in (0, _HALF):
+        candidate = _read_half(bytes(view[offset : offset + _HALF]))
+        if candidate is not None and (best is None or candidate[0] > best[0]):
+            best = candidate
     return best
 
 
 def _read_half(half: bytes) -> Optional[Tuple[int, Page]]:
     magic, generation, length = _HEAD.unpack_from(half)
     end = _HEAD.size + length
-    if magic != _MAGIC or length > _ROOM:
+    if magic != _MAGIC or length > _CAPACITY:
         return None
     if algorithm("blake2b").leaf(half[:end]) != half[end : end + _DIGEST]:
         return None
     try:
-        return generation, page_of(parse.json_object(half[_HEAD.size : end]))
+        return generation, parse_page(parse.json_object(half[_HEAD.size : end]))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-def page_of(body: Dict[str, Any]) -> Page:
+def parse_page(body: Dict[str, Any]) -> Page:
     """A page that was written as JSON, every value of its type. Raises ValueError, TypeError, KeyError."""
     owner = body["owner"]
     if not isinstance(owner, (list, tuple)) or len(owner) != 2 or not all(map(_is_count, owner)):
         raise ValueError(f"owner is {str(owner)[:80]}")
     if not body.keys() <= _EMPTY.keys():
         raise ValueError(f"a page has no {min(body.keys() - _EMPTY.keys())[:80]!r}")
-    found = {**_EMPTY, **body, "owner": (owner[0], owner[1])}
+    entries = {**_EMPTY, **body, "owner": (owner[0], owner[1])}
     for name, kind in _KINDS:
-        value = found[name]
+        value = entries[name]
         good = _is_count(value) if kind is int else isinstance(value, kind)
         if kind is str and good and not value.isascii():
             value.encode()  # half of a surrogate pair is no text
         if not good:
             raise ValueError(f"{name} is {str(value)[:80]!r}")
-    state = _STATES.get(found["state"])
+    state = _STATES.get(entries["state"])
     if state is None:
-        raise ValueError(f"state is {found['state'][:80]!r}")
+        raise ValueError(f"state is {entries['state'][:80]!r}")
     return Page(
         state,
-        CaptureOrigin(*map(found.__getitem__, _ORIGIN)),
-        found["epoch"],
-        found["seq"],
-        found["step"],
-        ShardFacts(*map(found.__getitem__, _SHARD)),
-        found["durable"],
+        CaptureOrigin(*map(entries.__getitem__, _ORIGIN)),
+        entries["epoch"],
+        entries["seq"],
+        entries["step"],
+        ShardFacts(*map(entries.__getitem__, _SHARD)),
+        entries["durable"],
     )
 
 
@@ -241,8 +241,8 @@ def write(view: memoryview, generation: int, page: Page) -> None:
     capture that is begun has room for what comes with its sealing."""
     text = json.dumps(page.to_json(), separators=(",", ":")).encode()
     size = len(text) + (_AT_SEALING if page.state is SlotState.WRITING else 0)
-    if size > _ROOM:
-        raise CheckpointError(f"the control page needs {size} of {_ROOM} bytes: shorten the root's path")
+    if size > _CAPACITY:
+        raise CheckpointError(f"the control page needs {size} of {_CAPACITY} bytes: shorten the root's path")
     half = _HEAD.pack(_MAGIC, generation, len(text)) + text
     half += algorithm("blake2b").leaf(half)
     at = (generation % 2) * _HALF

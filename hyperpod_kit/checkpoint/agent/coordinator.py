@@ -36,8 +36,8 @@ class CaptureState(enum.Enum):
 
     CAPTURING = "capturing"
     COMPARING = "comparing"
-    HELD = "held"
-    LOOKING = "looking"
+    IN_MEMORY = "held"
+    CHECKING_STORAGE = "looking"
     PERSISTING = "persisting"
     WAITING = "waiting"
     UPLOADING = "uploading"
@@ -62,7 +62,7 @@ class CaptureState(enum.Enum):
 _BUSY = frozenset(
     {
         CaptureState.COMPARING,
-        CaptureState.LOOKING,
+        CaptureState.CHECKING_STORAGE,
         CaptureState.PERSISTING,
         CaptureState.WAITING,
         CaptureState.UPLOADING,
@@ -97,7 +97,7 @@ class _Capture:
         self.memory = True
         """All who captured it say that it need not go to storage."""
         self.replicas: Dict[int, replicas.Replicas] = {}
-        self.different: Optional[replicas.Difference] = None
+        self.difference: Optional[replicas.Difference] = None
         self.tensors: Dict[int, replicas.Tensors] = {}
         self.state = CaptureState.CAPTURING
 
@@ -112,11 +112,11 @@ class Coordinator:
         self._done: Set[int] = set()
         self._lost: Set[int] = set()
         """Of those that are done, the ranks whose agents are gone: nobody can say any more what these hold."""
-        self._bye = False
+        self._is_shut_down = False
         self._hurried = False
-        self._cadences = False
+        self._has_memory_saves = False
         """Some saves are for memory."""
-        self._owed = False
+        self._is_storage_save_due = False
         """A save for storage waits until storage is free."""
 
     def reports(self, key: Key) -> Dict[int, Any]:
@@ -131,53 +131,53 @@ class Coordinator:
         *,
         adopted: bool = False,
         memory: bool = False,
-        held: Optional[replicas.Replicas] = None,
+        replica_digests: Optional[replicas.Replicas] = None,
     ) -> List[Order]:
         """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
 
-        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `held` are the
-        digests of what this rank holds together with others, where the save compares. `memory`: it need not go to
-        storage.
+        `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides.
+        `replica_digests` are the digests of what this rank holds together with others, where the save compares.
+        `memory`: it need not go to storage.
         """
-        orders = self._passed(rank, key)
-        self._forget()
+        orders = self._drop_skipped(rank, key)
+        self._forget_ended()
         capture = self._captures.setdefault(key, _Capture())
         capture.captured.add(rank)
         capture.adopted = capture.adopted or adopted
         capture.memory = capture.memory and memory
-        self._cadences = self._cadences or memory
-        capture.replicas[rank] = held or {}
+        self._has_memory_saves = self._has_memory_saves or memory
+        capture.replicas[rank] = replica_digests or {}
         if capture.state is CaptureState.DROPPED:
             orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
         elif capture.state in _END_ORDERS:
             # Of an agent that has come back and did not hear it.
             orders.append(Order(_END_ORDERS[capture.state], key))
         elif capture.state is CaptureState.CAPTURING and len(capture.captured) == self.world:
-            orders += self._compare(key, capture)
+            orders += self._compare_replicas(key, capture)
         elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
             missing = min(self._done - capture.captured)
-            orders += self._missed(key, capture, missing, f"rank {missing} has ended without it")
+            orders += self._end_incomplete(key, capture, missing, f"rank {missing} has ended without it")
         return orders
 
-    def _compare(self, key: Key, capture: _Capture) -> List[Order]:
+    def _compare_replicas(self, key: Key, capture: _Capture) -> List[Order]:
         """Every rank has it: whether they hold the same."""
-        found = replicas.difference(capture.replicas)
+        difference = replicas.find_difference(capture.replicas)
         capture.replicas.clear()
-        if found is not None:
-            capture.state, capture.different = CaptureState.COMPARING, found
-            return [Order(OrderKind.WHICH, key, found.holders, found.ranks)]
+        if difference is not None:
+            capture.state, capture.difference = CaptureState.COMPARING, difference
+            return [Order(OrderKind.COMPARE, key, difference.holders, difference.ranks)]
         if capture.memory:
-            capture.state = CaptureState.HELD
-            return self._relieve()
-        if self._cadences and not self._local and self._busy:
+            capture.state = CaptureState.IN_MEMORY
+            return self._persist_newest_in_memory()
+        if self._has_memory_saves and not self._local and self._busy:
             # Written beside another one it would take the slot that the next captures for memory need.
-            capture.state, self._owed = CaptureState.HELD, True
+            capture.state, self._is_storage_save_due = CaptureState.IN_MEMORY, True
             return []
         return [self._persist(key, capture)]
 
     def _persist(self, key: Key, capture: _Capture) -> Order:
-        capture.state = CaptureState.LOOKING if capture.adopted else CaptureState.PERSISTING
-        return Order(OrderKind.LOOK if capture.adopted else OrderKind.PERSIST, key)
+        capture.state = CaptureState.CHECKING_STORAGE if capture.adopted else CaptureState.PERSISTING
+        return Order(OrderKind.CHECK_COMMITTED if capture.adopted else OrderKind.PERSIST, key)
 
     @property
     def _busy(self) -> bool:
@@ -186,17 +186,17 @@ class Coordinator:
     def hurry(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
         self._hurried = True
-        return self._relieve()
+        return self._persist_newest_in_memory()
 
-    def _relieve(self) -> List[Order]:
+    def _persist_newest_in_memory(self) -> List[Order]:
         """The newest capture that is held goes to storage, when there is a reason and nothing else is on the way."""
-        held = [key for key, capture in self._captures.items() if capture.state is CaptureState.HELD]
-        if not held or not (self._hurried or self._owed or self._training_is_over):
+        in_memory = [key for key, capture in self._captures.items() if capture.state is CaptureState.IN_MEMORY]
+        if not in_memory or not (self._hurried or self._is_storage_save_due or self._training_is_over):
             return []
         if self._busy and not self._local:
             return []
-        self._owed = False
-        newest = max(held)
+        self._is_storage_save_due = False
+        newest = max(in_memory)
         return [self._persist(newest, self._captures[newest])]
 
     @property
@@ -206,25 +206,25 @@ class Coordinator:
             capture.state is CaptureState.CAPTURING and capture.captured for capture in self._captures.values()
         )
 
-    def which(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
+    def tensors_reported(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
         """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
         capture = self._captures.get(key)
-        if capture is None or capture.state is not CaptureState.COMPARING or capture.different is None:
+        if capture is None or capture.state is not CaptureState.COMPARING or capture.difference is None:
             return []
         capture.tensors[rank] = tensors
-        one, other = capture.different.ranks
-        if tensors is not None and not {one, other} <= set(capture.tensors):
+        first, second = capture.difference.ranks
+        if tensors is not None and not {first, second} <= set(capture.tensors):
             return []
-        why = replicas.explain(capture.different, capture.tensors.get(one), capture.tensors.get(other))
+        reason = replicas.explain(capture.difference, capture.tensors.get(first), capture.tensors.get(second))
         capture.tensors.clear()
-        return self._become(capture, CaptureState.REFUSED, key, why)
+        return self._end_capture(capture, CaptureState.REFUSED, key, reason)
 
-    def looked(self, key: Key, found: bool) -> List[Order]:
+    def storage_checked(self, key: Key, is_committed: bool) -> List[Order]:
         """Whether storage has this adopted capture already."""
         capture = self._captures.get(key)
-        if capture is None or capture.state is not CaptureState.LOOKING:
+        if capture is None or capture.state is not CaptureState.CHECKING_STORAGE:
             return []
-        if found:
+        if is_committed:
             return self.committed(key)
         capture.state = CaptureState.PERSISTING
         return [Order(OrderKind.PERSIST, key)]
@@ -238,28 +238,33 @@ class Coordinator:
             CaptureState.REFUSED,
             CaptureState.DROPPED,
         ):
-            return [Order(OrderKind.SEALED, key), *self._displace(key)]
+            return [Order(OrderKind.SEALED, key), *self._overtake_older(key)]
         return []
 
-    def _displace(self, key: Key) -> List[Order]:
+    def _overtake_older(self, key: Key) -> List[Order]:
         """All ranks have sealed this one: older ones that are held are of no use any more."""
-        older = [other for other, one in self._captures.items() if other < key and one.state is CaptureState.HELD]
+        older = [
+            other
+            for other, capture in self._captures.items()
+            if other < key and capture.state is CaptureState.IN_MEMORY
+        ]
         for other in older:
             self._captures[other].state = CaptureState.OVERTAKEN
         return [Order(OrderKind.OVERTAKEN, other, f"seq {key[1]} has its place in memory") for other in sorted(older)]
 
-    def skipped(self, rank: int, key: Key, why: str) -> List[Order]:
+    def skipped(self, rank: int, key: Key, reason: str) -> List[Order]:
         """`rank` will never have this capture. It may still be busy with an older one, so that one is left alone."""
-        return self._drop(key, f"rank {rank}: {why}")
+        return self._drop(key, f"rank {rank}: {reason}")
 
     # --- storage ------------------------------------------------------------------------------------------------
 
-    def local(self, rank: int, key: Key, there: bool) -> List[Order]:
-        """`rank` has its shard on the node's disk, or (not `there`) could not write it and will upload from memory."""
+    def local(self, rank: int, key: Key, is_present: bool) -> List[Order]:
+        """`rank` has its shard on the node's disk, or (not `is_present`) could not write it and will upload from
+        memory."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.PERSISTING or not self._local:
             return []
-        capture.local[rank] = there
+        capture.local[rank] = is_present
         if len(capture.local) < self.world:
             return []
         capture.state = CaptureState.WAITING
@@ -272,9 +277,9 @@ class Coordinator:
         if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             return []
         capture.reports[rank] = report
-        return self._answered(key, capture)
+        return self._complete_write(key, capture)
 
-    def _answered(self, key: Key, capture: _Capture) -> List[Order]:
+    def _complete_write(self, key: Key, capture: _Capture) -> List[Order]:
         """One more rank has written its shard, or found no room for it."""
         if len(capture.reports) + len(capture.no_room) < self.world:
             return []
@@ -288,29 +293,29 @@ class Coordinator:
         capture.state = CaptureState.CLEARING
         return [Order(OrderKind.CLEAR, key)]
 
-    def failed(self, rank: int, key: Key, why: str, *, full: bool = False) -> List[Order]:
-        """`rank` could not write its shard (or rank 0 the manifest); `full`: for want of room."""
+    def failed(self, rank: int, key: Key, reason: str, *, is_storage_full: bool = False) -> List[Order]:
+        """`rank` could not write its shard (or rank 0 the manifest); `is_storage_full`: for want of room."""
         capture = self._captures.get(key)
-        if not full or capture is None:
-            return self._fail(key, f"rank {rank}: {why}")
+        if not is_storage_full or capture is None:
+            return self._fail(key, f"rank {rank}: {reason}")
         if capture.state is CaptureState.COMMITTING:
-            capture.no_room[rank], capture.retry = why, OrderKind.COMMIT
+            capture.no_room[rank], capture.retry = reason, OrderKind.COMMIT
             return self._clear(key, capture)
         if capture.state is (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
-            capture.no_room[rank] = why
-            return self._answered(key, capture)
-        return self._fail(key, f"rank {rank}: {why}")
+            capture.no_room[rank] = reason
+            return self._complete_write(key, capture)
+        return self._fail(key, f"rank {rank}: {reason}")
 
-    def cleared(self, key: Key, *, freed: bool, why: str) -> List[Order]:
+    def cleared(self, key: Key, *, freed: bool, reason: str) -> List[Order]:
         """Something was given up for it, or nothing could be, and why."""
         capture = self._captures.get(key)
         if capture is None or capture.state is not CaptureState.CLEARING:
             return []
         rank = min(capture.no_room)
-        words = capture.no_room[rank]
+        failure = capture.no_room[rank]
         capture.no_room.clear()
         if not freed:
-            return self._fail(key, f"rank {rank}: {words}; {why}")
+            return self._fail(key, f"rank {rank}: {failure}; {reason}")
         if capture.retry is OrderKind.COMMIT:
             capture.state = CaptureState.COMMITTING
         else:
@@ -322,7 +327,12 @@ class Coordinator:
         """The manifest is on storage."""
         self._captures[key].state = CaptureState.COMMITTED
         self._captures[key].reports.clear()
-        return [Order(OrderKind.COMMITTED, key), *self._upload(), *self._relieve(), *self._end()]
+        return [
+            Order(OrderKind.COMMITTED, key),
+            *self._upload(),
+            *self._persist_newest_in_memory(),
+            *self._shut_down_when_done(),
+        ]
 
     def _upload(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
@@ -344,26 +354,28 @@ class Coordinator:
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
-    def done(self, rank: int, why: str) -> List[Order]:
+    def done(self, rank: int, reason: str) -> List[Order]:
         """`rank` will make no more captures: its trainer ended, or its agent is lost."""
         self._done.add(rank)
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
             if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
-                orders += self._missed(key, capture, rank, f"rank {rank}: {why}")
-        return orders + self._relieve() + self._end()
+                orders += self._end_incomplete(key, capture, rank, f"rank {rank}: {reason}")
+        return orders + self._persist_newest_in_memory() + self._shut_down_when_done()
 
-    def renew(self, rank: int) -> None:
+    def reset_rank(self, rank: int) -> None:
         """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
         what is on its way is forgotten here; only a commit that has begun needs nobody any more. Who was done says so
         again after that: until then it is not missing what it has not reported yet."""
         self._lost.discard(rank)
         self._done = set(self._lost)
-        kept = {
-            key: one for key, one in self._captures.items() if one.state is CaptureState.COMMITTING or one.state.is_end
+        retained = {
+            key: capture
+            for key, capture in self._captures.items()
+            if capture.state is CaptureState.COMMITTING or capture.state.is_end
         }
         self._captures.clear()
-        self._captures.update(kept)
+        self._captures.update(retained)
 
     def lost(self, rank: int) -> List[Order]:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
@@ -372,15 +384,15 @@ class Coordinator:
         for key, capture in sorted(self._captures.items()):
             if (
                 capture.state is CaptureState.COMPARING
-                and capture.different is not None
-                and rank in capture.different.ranks
+                and capture.difference is not None
+                and rank in capture.difference.ranks
             ):
-                orders += self.which(rank, key, None)
+                orders += self.tensors_reported(rank, key, None)
             if (
                 capture.state
                 in (
-                    CaptureState.HELD,
-                    CaptureState.LOOKING,
+                    CaptureState.IN_MEMORY,
+                    CaptureState.CHECKING_STORAGE,
                     CaptureState.PERSISTING,
                     CaptureState.WAITING,
                     CaptureState.UPLOADING,
@@ -391,7 +403,7 @@ class Coordinator:
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
         return orders + self.done(rank, "its agent is lost")
 
-    def _passed(self, rank: int, key: Key) -> List[Order]:
+    def _drop_skipped(self, rank: int, key: Key) -> List[Order]:
         """A rank that is at `key` will not come back for anything older that it has not captured."""
         orders: List[Order] = []
         for other, capture in sorted(self._captures.items()):
@@ -399,40 +411,45 @@ class Coordinator:
                 orders += self._drop(other, f"rank {rank} went on without it")
         return orders
 
-    def _missed(self, key: Key, capture: _Capture, rank: int, why: str) -> List[Order]:
+    def _end_incomplete(self, key: Key, capture: _Capture, rank: int, reason: str) -> List[Order]:
         """It will not be whole, as `rank` does not have it. Of an earlier one, which all ranks may have sealed, a rank
         whose agent is gone may have its part in memory: there it stays for the next start."""
         if capture.adopted and rank in self._lost:
-            return self._become(capture, CaptureState.FAILED, key, why)
-        return self._drop(key, why)
+            return self._end_capture(capture, CaptureState.FAILED, key, reason)
+        return self._drop(key, reason)
 
-    def _drop(self, key: Key, why: str) -> List[Order]:
+    def _drop(self, key: Key, reason: str) -> List[Order]:
         capture = self._captures.setdefault(key, _Capture())
         if capture.state in (CaptureState.DROPPED, CaptureState.REFUSED, CaptureState.COMMITTED):
             return []
-        return self._become(capture, CaptureState.DROPPED, key, why)
+        return self._end_capture(capture, CaptureState.DROPPED, key, reason)
 
-    def _fail(self, key: Key, why: str) -> List[Order]:
+    def _fail(self, key: Key, reason: str) -> List[Order]:
         capture = self._captures.get(key)
         if capture is None or capture.state is CaptureState.COMPARING:
             return []
-        if not capture.state.is_busy and capture.state is not CaptureState.HELD:
+        if not capture.state.is_busy and capture.state is not CaptureState.IN_MEMORY:
             return []
-        return self._become(capture, CaptureState.FAILED, key, why)
+        return self._end_capture(capture, CaptureState.FAILED, key, reason)
 
-    def _become(self, capture: _Capture, state: CaptureState, key: Key, why: str) -> List[Order]:
+    def _end_capture(self, capture: _Capture, state: CaptureState, key: Key, reason: str) -> List[Order]:
         capture.state = state
         capture.reports.clear()
-        return [Order(_END_ORDERS[state], key, why), *self._upload(), *self._relieve(), *self._end()]
+        return [
+            Order(_END_ORDERS[state], key, reason),
+            *self._upload(),
+            *self._persist_newest_in_memory(),
+            *self._shut_down_when_done(),
+        ]
 
-    def _forget(self) -> None:
+    def _forget_ended(self) -> None:
         ended = sorted(key for key, capture in self._captures.items() if capture.state.is_end)
         for key in ended[:-_REMEMBERED]:
             del self._captures[key]
 
-    def _end(self) -> List[Order]:
-        held = any(capture.state is CaptureState.HELD for capture in self._captures.values())
-        if len(self._done) < self.world or held or self._busy or self._bye:
+    def _shut_down_when_done(self) -> List[Order]:
+        is_any_in_memory = any(capture.state is CaptureState.IN_MEMORY for capture in self._captures.values())
+        if len(self._done) < self.world or is_any_in_memory or self._busy or self._is_shut_down:
             return []
-        self._bye = True
-        return [Order(OrderKind.BYE, None)]
+        self._is_shut_down = True
+        return [Order(OrderKind.SHUTDOWN, None)]

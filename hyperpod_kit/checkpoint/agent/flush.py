@@ -18,21 +18,21 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 from hyperpod_kit.checkpoint.agent import (
     capture_age,
+    failure_note,
     flush_captures,
     flush_copies,
+    io_progress,
     lock,
     logs,
-    losses_announced,
-    movement,
+    loss_log,
     partner_memory,
-    places,
-    saves_note,
+    shm_paths,
     shm_slots,
 )
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, Clock
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, Page
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress, Sign
-from hyperpod_kit.checkpoint.agent.turns import StorageTurn, TurnLimit, take
+from hyperpod_kit.checkpoint.agent.turns import StorageTurn, TurnLimit, run_turns
 from hyperpod_kit.checkpoint.repository import catalog, flush_note, verify
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
@@ -67,10 +67,10 @@ class FlushOutcome(NamedTuple):
 
 def exit_code(outcomes: Iterable[FlushOutcome]) -> int:
     """Of a program that has flushed: 86 when something whole was given up, 1 when something stays, else 0."""
-    seen = list(outcomes)
-    if any(outcome.lost for outcome in seen):
+    finished = list(outcomes)
+    if any(outcome.lost for outcome in finished):
         return ExitCode.GAVE_UP
-    return ExitCode.OK if all(outcome.removed for outcome in seen) else ExitCode.PROBLEM
+    return ExitCode.OK if all(outcome.removed for outcome in finished) else ExitCode.PROBLEM
 
 
 def flush(
@@ -81,7 +81,7 @@ def flush(
     limit: float = math.inf,
     stall: float = STALL,
     max_age: float = MAX_AGE,
-    tell: Callable[[Sign], None] = lambda sign: None,
+    on_progress: Callable[[Sign], None] = lambda sign: None,
     clock: Clock = capture_age.now,
 ) -> List[FlushOutcome]:
     """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus what it writes,
@@ -90,23 +90,27 @@ def flush(
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds by `clock`: older
     captures are saved, those of other jobs too, and given up where they cannot be, and so are copies of other nodes'
-    captures. Slots of dead trainers that hold nothing go, whosever they were. `tell` hears each second how far it is.
-    What goes wrong with one run is said of that one, and ends nothing for the others. Raises OSError when shared memory
-    cannot be listed.
+    captures. Slots of dead trainers that hold nothing go, whosever they were. `on_progress` hears each second how far
+    it is. What goes wrong with one run is said of that one, and ends nothing for the others. Raises OSError when shared
+    memory cannot be listed.
     """
-    begun = time.monotonic()
-    waiting = TurnLimit(begun + limit, stall)
+    started_at = time.monotonic()
+    waiting = TurnLimit(started_at + limit, stall)
     flushes: List[Union[_RunFlush, _CopiesFlush]] = []
-    with contextlib.closing(FlushProgress(tell)) as progress:
-        for place in places.of_mine(folder or ""):
-            names = shm_slots.names(place, uid=places.node_uid())
+    with contextlib.closing(FlushProgress(on_progress)) as progress:
+        for user_directory in shm_paths.user_directories(folder or ""):
+            names = shm_slots.names(user_directory, uid=shm_paths.node_uid())
             for run in sorted({name.run for name in names}):
                 slots_of_run = [name for name in names if name.run == run]
-                flushes.append(_RunFlush(place, run, slots_of_run, job, max_age, clock, progress, begun + timeout))
-        for place in places.of_mine(folder or ""):
-            flushes += [_CopiesFlush(place, run, job, max_age, clock) for run in partner_memory.runs(place)]
+                flushes.append(
+                    _RunFlush(user_directory, run, slots_of_run, job, max_age, clock, progress, started_at + timeout)
+                )
+        for user_directory in shm_paths.user_directories(folder or ""):
+            flushes += [
+                _CopiesFlush(user_directory, run, job, max_age, clock) for run in partner_memory.runs(user_directory)
+            ]
         turns = [StorageTurn(run_flush.announce, run_flush.outcome, run_flush.finish) for run_flush in flushes]
-        take(turns, waiting, progress.announced)
+        run_turns(turns, waiting, progress.set_announced)
     reason = f"nothing has moved for {stall:g} s" if waiting.stalls else f"not done after {limit:g} s"
     outcomes = []
     for turn, run_flush in zip(turns, flushes):
@@ -116,11 +120,11 @@ def flush(
     return outcomes
 
 
-def _is_of(slots: List[shm_slots.OpenSlot], job: Optional[str]) -> bool:
+def _belongs_to_job(slots: List[shm_slots.OpenSlot], job: Optional[str]) -> bool:
     return job is None or any(str(opened.page.origin.job.get("slurm_job_id")) == job for opened in slots)
 
 
-def _open(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.OpenSlot]:
+def _open_slots(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.OpenSlot]:
     opened = []
     for slot in shm_slots.attached(folder, names):
         page = slot.page
@@ -129,13 +133,13 @@ def _open(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.OpenSl
     return opened
 
 
-def _sweep(folder: str, run: str) -> str:
+def _remove_logs(folder: str, run: str) -> str:
     """Remove a finished run's agent logs; the last line of each, which says why an agent died."""
     notes = ""
     for entry in sorted(os.listdir(folder)):
-        if entry.startswith(f"hpk-{places.node_uid()}-{run}-") and entry.endswith(".log"):
-            words = logs.last_words(os.path.join(folder, entry))
-            notes += f"; {entry}: {words}" if words else ""
+        if entry.startswith(f"hpk-{shm_paths.node_uid()}-{run}-") and entry.endswith(".log"):
+            last_line = logs.take_last_line(os.path.join(folder, entry))
+            notes += f"; {entry}: {last_line}" if last_line else ""
     return notes
 
 
@@ -163,37 +167,39 @@ class _RunFlush:
             self._announce()
 
     def _announce(self) -> None:
-        slots = _open(self._folder, self._names)
+        slots = _open_slots(self._folder, self._names)
         try:
-            whole = [page for _, page in slots if page.state in WHOLE]
+            complete_pages = [page for _, page in slots if page.state in COMPLETE_STATES]
             if (
-                not whole
-                or not _is_of(slots, self._job)
-                or any(process.is_alive(page.origin.trainer) for page in whole)
+                not complete_pages
+                or not _belongs_to_job(slots, self._job)
+                or any(process.is_alive(page.origin.trainer) for page in complete_pages)
             ):
                 return
             # A storage that hangs keeps this process, and with it the locks: no later flush hangs there too.
-            with self._locks_at_hand() as free:
+            with self._free_locks() as free:
                 if free:
-                    self._note_what_comes(whole)
+                    self._write_flush_note(complete_pages)
         finally:
             for opened in slots:
                 opened.slot.close()
 
-    def _note_what_comes(self, whole: List[Page]) -> None:
-        store, committed = flush_captures.storage_of(whole[0])
-        coming = [page for page in whole if page.key[:2] > committed]
-        if not coming:
+    def _write_flush_note(self, complete_pages: List[Page]) -> None:
+        store, committed = flush_captures.open_storage(complete_pages[0])
+        unsaved_pages = [page for page in complete_pages if page.key[:2] > committed]
+        if not unsaved_pages:
             return
-        newest = max(coming, key=lambda page: page.key)
-        size = sum(page.shard.size for page in coming)
+        newest = max(unsaved_pages, key=lambda page: page.key)
+        size = sum(page.shard.size for page in unsaved_pages)
         job_id = str(newest.origin.job.get("slurm_job_id", ""))
-        there = catalog.newest_committed(store) or ""
-        note = FlushNote(flush_note.here(), job_id, newest.epoch, newest.seq, newest.step, size, committed=there)
+        newest_committed = catalog.newest_committed(store) or ""
+        note = FlushNote(
+            flush_note.node_name(), job_id, newest.epoch, newest.seq, newest.step, size, committed=newest_committed
+        )
         self._progress.begin(self._run, store, note)
 
     @contextlib.contextmanager
-    def _locks_at_hand(self) -> Iterator[bool]:
+    def _free_locks(self) -> Iterator[bool]:
         """Hold the locks that nobody has; whether no other flush has one. Those of agents are waited for later."""
         locks: List[lock.Lock] = []
         try:
@@ -217,7 +223,7 @@ class _RunFlush:
     def _lock_paths(self) -> List[Tuple[int, str]]:
         """(rank, the path of its lock) of each rank."""
         ranks = sorted({name.rank for name in self._names})
-        uid = places.node_uid()
+        uid = shm_paths.node_uid()
         return [(rank, os.path.join(self._folder, shm_slots.lock_file(uid, self._run, rank))) for rank in ranks]
 
     def outcome(self) -> Optional[FlushOutcome]:
@@ -233,39 +239,40 @@ class _RunFlush:
 
     def unsaved(self, reason: str) -> Optional[FlushOutcome]:
         """The outcome of a run whose storage did not take it in time."""
-        slots = _open(self._folder, self._names)
+        slots = _open_slots(self._folder, self._names)
         try:
-            if not _is_of(slots, self._job):
+            if not _belongs_to_job(slots, self._job):
                 return None
-            whole = [page for _, page in slots if page.state in WHOLE]
-            if whole:
-                reason = f"{reason}: {whole[0].origin.root} has not taken {flush_captures.steps_of(whole)}"
+            complete_pages = [page for _, page in slots if page.state in COMPLETE_STATES]
+            if complete_pages:
+                steps = flush_captures.describe_steps(complete_pages)
+                reason = f"{reason}: {complete_pages[0].origin.root} has not taken {steps}"
             return FlushOutcome(self._run, None, False, reason)
         finally:
             for opened in slots:
                 opened.slot.close()
 
     def _flush(self) -> Optional[FlushOutcome]:
-        slots = _open(self._folder, self._names)
-        ours = _is_of(slots, self._job)
-        if not ours and any(self._is_young(opened.page) for opened in slots):
+        slots = _open_slots(self._folder, self._names)
+        is_requested = _belongs_to_job(slots, self._job)
+        if not is_requested and any(self._is_young(opened.page) for opened in slots):
             return None
-        outcome = self._locked(ours, self._end if ours else 0.0)
+        outcome = self._flush_locked(is_requested, self._end if is_requested else 0.0)
         if outcome.removed:
-            outcome = outcome._replace(note=outcome.note + _sweep(self._folder, self._run))
-        return outcome if ours or outcome.removed else None
+            outcome = outcome._replace(note=outcome.note + _remove_logs(self._folder, self._run))
+        return outcome if is_requested or outcome.removed else None
 
     def _is_young(self, page: Page) -> bool:
         """Whether somebody may come yet for a capture: it is known to be younger than the limit."""
-        age = capture_age.age(page, self._clock()) if page.state in WHOLE else None
+        age = capture_age.age(page, self._clock()) if page.state in COMPLETE_STATES else None
         return age is not None and age <= self._max_age
 
-    def _locked(self, ours: bool, end: float) -> FlushOutcome:
+    def _flush_locked(self, is_requested: bool, end: float) -> FlushOutcome:
         locks: List[lock.Lock] = []
         try:
             for rank, path in self._lock_paths():
                 try:
-                    taken = self._acquired(rank, path, end)
+                    taken = self._acquire_lock(rank, path, end)
                 except (Untrusted, NotEnoughSharedMemory):
                     # Another's file is in its place, or there is no room for one: no agent of ours has one either, and
                     # none can come by one. What is to be saved is worth more than a lock against nobody.
@@ -273,17 +280,17 @@ class _RunFlush:
                 if isinstance(taken, FlushOutcome):
                     return taken
                 locks.append(taken)
-            self._progress.holds(self._run, locks)
+            self._progress.set_locks(self._run, locks)
             for name in self._names:
                 # Only now: a trainer that is making a slot has its image before its control page.
                 shm_slots.remove_stray_image(self._folder, name)
-            return self._settle(ours)
+            return self._save_and_remove(is_requested)
         finally:
-            self._progress.holds(self._run, [])
+            self._progress.set_locks(self._run, [])
             for taken in locks:
                 taken.release()
 
-    def _acquired(self, rank: int, path: str, end: float) -> Union[lock.Lock, FlushOutcome]:
+    def _acquire_lock(self, rank: int, path: str, end: float) -> Union[lock.Lock, FlushOutcome]:
         """The lock of one rank, or the outcome for want of it. Raises Untrusted, CheckpointError, OSError."""
         signs = lock.HolderSigns(path)
         while True:
@@ -291,16 +298,16 @@ class _RunFlush:
             if taken is not None:
                 return taken
             still = signs.still_for()
-            obstacle = self._obstacle(path, still)
+            obstacle = self._find_obstacle(path, still)
             if obstacle is not None:
                 return obstacle
             if still < AT_WORK:
-                movement.moved()
+                io_progress.record_progress()
             elif time.monotonic() > end:
                 return FlushOutcome(self._run, None, False, f"the agent of rank {rank} is still at work")
             time.sleep(_POLL)
 
-    def _obstacle(self, path: str, still: float) -> Optional[FlushOutcome]:
+    def _find_obstacle(self, path: str, still: float) -> Optional[FlushOutcome]:
         """The outcome where waiting for a lock's holder, which has been `still` for so long, is of no use."""
         holder = lock.holder(path)
         if holder is None:
@@ -314,60 +321,64 @@ class _RunFlush:
             return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is at work")
         if still < AT_WORK:
             return None
-        words = f"an earlier flush (pid {agent.pid}) was ended, and the kernel holds it until its storage answers"
-        return FlushOutcome(self._run, None, False, words)
+        note = f"an earlier flush (pid {agent.pid}) was ended, and the kernel holds it until its storage answers"
+        return FlushOutcome(self._run, None, False, note)
 
-    def _settle(self, ours: bool) -> FlushOutcome:
+    def _save_and_remove(self, is_requested: bool) -> FlushOutcome:
         names = self._names
-        slots = _open(self._folder, names)
+        slots = _open_slots(self._folder, names)
         trainers = (opened.page.origin.trainer for opened in slots)
-        alive = next((trainer for trainer in trainers if process.is_alive(trainer)), None)
-        if alive is not None:
-            return FlushOutcome(self._run, None, False, f"its trainer (pid {alive.pid}) is alive", again=False)
-        whole = [shm_slots.dated(opened, self._clock) for opened in slots if opened.page.state in WHOLE]
-        if not whole:
+        live_trainer = next((trainer for trainer in trainers if process.is_alive(trainer)), None)
+        if live_trainer is not None:
+            return FlushOutcome(self._run, None, False, f"its trainer (pid {live_trainer.pid}) is alive", again=False)
+        complete_slots = [
+            shm_slots.ensure_dated(opened, self._clock) for opened in slots if opened.page.state in COMPLETE_STATES
+        ]
+        if not complete_slots:
             return self._remove(names, None, "nothing was captured")
-        if not ours and not all(capture_age.outlived(opened.page, self._max_age, self._clock()) for opened in whole):
+        if not is_requested and not all(
+            capture_age.is_expired(opened.page, self._max_age, self._clock()) for opened in complete_slots
+        ):
             return FlushOutcome(self._run, None, False, "somebody may come for it yet")
         captured: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
-        for opened in whole:
+        for opened in complete_slots:
             captured.setdefault(opened.page.key, {})[opened.page.origin.rank] = opened
-        age = capture_age.youngest((opened.page for opened in whole), self._clock())
-        attempt: Optional[str] = None
+        age = capture_age.youngest_age((opened.page for opened in complete_slots), self._clock())
+        checkpoint_id: Optional[str] = None
         try:
             saved = flush_captures.save(self._run, captured, [opened.page for opened in slots], self._progress)
         except (CheckpointError, OSError) as err:
-            note = f"not persisted: {verify.reason_of(err)}"
+            note = f"not persisted: {verify.describe_failure(err)}"
         else:
-            attempt, note = saved.attempt, saved.note
+            checkpoint_id, note = saved.checkpoint_id, saved.note
             if saved.done:
-                return self._remove(names, attempt, note, saved.lost)
+                return self._remove(names, checkpoint_id, note, saved.lost)
         if age is None or age <= self._max_age:
-            return FlushOutcome(self._run, attempt, False, note)
-        steps = flush_captures.steps_of(opened.page for opened in whole)
-        return self._remove(names, attempt, note, f"{steps}, given up {age / 3600:.1f} hours after it was sealed")
+            return FlushOutcome(self._run, checkpoint_id, False, note)
+        steps = flush_captures.describe_steps(opened.page for opened in complete_slots)
+        return self._remove(names, checkpoint_id, note, f"{steps}, given up {age / 3600:.1f} hours after it was sealed")
 
     def _remove(
-        self, names: List[shm_slots.SlotName], attempt: Optional[str], note: str, lost: str = ""
+        self, names: List[shm_slots.SlotName], checkpoint_id: Optional[str], note: str, lost: str = ""
     ) -> FlushOutcome:
-        damaged = _damaged(self._folder, names)
+        damaged = _describe_damaged(self._folder, names)
         lost = "; ".join(filter(None, (lost, damaged)))
         if lost:
-            losses_announced.announce(self._run, lost)
+            loss_log.announce(self._run, lost)
         try:
-            saves_note.remove(self._folder, places.node_uid(), self._run)
+            failure_note.remove(self._folder, shm_paths.node_uid(), self._run)
             for name in names:
                 shm_slots.remove(self._folder, name)
         except OSError as err:
-            return FlushOutcome(self._run, attempt, False, f"{note}; not removed: {err.strerror}")
-        return FlushOutcome(self._run, attempt, True, _note(note, lost), lost=lost)
+            return FlushOutcome(self._run, checkpoint_id, False, f"{note}; not removed: {err.strerror}")
+        return FlushOutcome(self._run, checkpoint_id, True, _join_notes(note, lost), lost=lost)
 
 
-def _damaged(folder: str, names: List[shm_slots.SlotName]) -> str:
+def _describe_damaged(folder: str, names: List[shm_slots.SlotName]) -> str:
     """Of slots that somebody has written, and nobody can read, in words."""
     damaged = []
     for slot in shm_slots.attached(folder, names):
-        if slot.page is None and not slot.blank:
+        if slot.page is None and not slot.is_blank:
             damaged.append(slot.name.file("ctl"))
         slot.close()
     return f"what {', '.join(damaged)} was the page of, which is damaged" if damaged else ""
@@ -390,15 +401,17 @@ class _CopiesFlush:
         try:
             copies = flush_copies.flush(self._folder, self._run, self._job, self._max_age, self._clock)
         except Exception as err:
-            return FlushOutcome(_COPIES, None, False, verify.reason_of(err))
+            return FlushOutcome(_COPIES, None, False, verify.describe_failure(err))
         if copies is None:
             return None
-        return FlushOutcome(copies.run, None, not copies.waiting, _note(copies.waiting, copies.lost), lost=copies.lost)
+        return FlushOutcome(
+            copies.run, None, not copies.waiting, _join_notes(copies.waiting, copies.lost), lost=copies.lost
+        )
 
     def unsaved(self, reason: str) -> FlushOutcome:
         """The outcome where their storage did not say in time what it has."""
         return FlushOutcome(self._run, None, False, f"{_COPIES}: {reason}")
 
 
-def _note(what: str, lost: str) -> str:
-    return "; ".join(filter(None, (what, f"LOST: {lost}" if lost else "")))
+def _join_notes(note: str, lost: str) -> str:
+    return "; ".join(filter(None, (note, f"LOST: {lost}" if lost else "")))

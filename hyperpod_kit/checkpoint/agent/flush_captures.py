@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas, shard_report
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, partial_commit, persist, replicas, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
@@ -26,41 +26,44 @@ class Saved(NamedTuple):
     """The newest attempt that was committed, what happened, whether nothing here is needed any more, and what then is
     lost although it was whole, "" for nothing."""
 
-    attempt: Optional[str]
+    checkpoint_id: Optional[str]
     note: str
     done: bool
     lost: str = ""
 
 
-def steps_of(pages: Iterable[Page]) -> str:
+def describe_steps(pages: Iterable[Page]) -> str:
     """Which captures these are, for people; the newest first."""
     steps = {page.key: page.step for page in pages}
     return ", ".join(f"step {steps[key]} (seq {key[1]})" for key in sorted(steps, reverse=True))
 
 
-def storage_of(page: Page) -> Tuple[Store, Tuple[int, int]]:
+def open_storage(page: Page) -> Tuple[Store, Tuple[int, int]]:
     """The root that a capture belongs to, and (epoch, seq) of the newest commit there. Raises CheckpointError when the
     root is not its run's, OSError."""
     store = open_store(page.origin.root)
     identity.confirm(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
-    return store, _committed(store)
+    return store, _newest_committed(store)
 
 
-def _committed(store: Store) -> Tuple[int, int]:
+def _newest_committed(store: Store) -> Tuple[int, int]:
     """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there, with their
     sizes, is none."""
     for entry in selection.walk(store):
         try:
-            found = verify.read_manifest(store, entry.attempt)
+            checkpoint_manifest = verify.read_manifest(store, entry.attempt)
             sizes = store.sizes(entry.attempt)
-            if all(sizes.get(record.file) == record.size for record in (*found.shards, found.extra)):
+            if all(
+                sizes.get(record.file) == record.size
+                for record in (*checkpoint_manifest.shards, checkpoint_manifest.extra)
+            ):
                 return entry.name.epoch, entry.name.seq
         except (CheckpointError, FileNotFoundError):
             continue
     return 0, 0
 
 
-def wanted(pages: Iterable[Page], committed: Tuple[int, int]) -> List[Key]:
+def newer_captures(pages: Iterable[Page], committed: Tuple[int, int]) -> List[Key]:
     """The captures that storage is to have, newest first: all that are newer than what it has. Those for memory come
     to it only where no newer one does, see `save`."""
     return sorted({page.key for page in pages if page.key[:2] > committed}, reverse=True)
@@ -73,28 +76,28 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
     does not take it: what was not written yet is then needed.
     """
     first = next(iter(captured[max(captured)].values())).page
-    store, committed = storage_of(first)
-    keys = wanted((one.page for slots in captured.values() for one in slots.values()), committed)
+    store, committed = open_storage(first)
+    keys = newer_captures((slot.page for slots in captured.values() for slot in slots.values()), committed)
     if not keys:
         return Saved(None, f"already committed up to seq {committed[1]}", True)
-    attempts: List[str] = []
+    checkpoint_ids: List[str] = []
     notes: List[str] = []
     unsealed: List[Key] = []
     for key in keys:
-        if attempts and next(iter(captured[key].values())).page.memory:
+        if checkpoint_ids and next(iter(captured[key].values())).page.memory:
             continue
-        progress.newest(run, key[0], key[1], next(iter(captured[key].values())).page.step)
+        progress.set_newest(run, key[0], key[1], next(iter(captured[key].values())).page.step)
         try:
-            attempt, note = _save_one(run, store, captured[key], pages, progress)
+            checkpoint_id, note = _save_one(run, store, captured[key], pages, progress)
         except flush_shards.NotSealed as err:
-            attempt, note = None, f"seq {key[1]}: {err}"
+            checkpoint_id, note = None, f"seq {key[1]}: {err}"
             unsealed.append(key)
         notes.append(note)
-        attempts += [attempt] if attempt else []
+        checkpoint_ids += [checkpoint_id] if checkpoint_id else []
     # Where none can be sealed it may be this interpreter that cannot.
     done = len(unsealed) < len(keys)
-    lost = steps_of(next(iter(captured[key].values())).page for key in unsealed) if done else ""
-    return Saved(attempts[0] if attempts else None, "; ".join(notes), done, lost)
+    lost = describe_steps(next(iter(captured[key].values())).page for key in unsealed) if done else ""
+    return Saved(checkpoint_ids[0] if checkpoint_ids else None, "; ".join(notes), done, lost)
 
 
 def _save_one(
@@ -104,21 +107,26 @@ def _save_one(
     it; a capture that cannot be saved at all is told of."""
     page = next(iter(slots.values())).page
     seq, world = page.seq, page.origin.world
-    if replicas.difference({rank: replicas.of_slot(one.slot) for rank, one in slots.items()}) is not None:
+    if (
+        replicas.find_difference({rank: replicas.digests_in_slot(slot.slot) for rank, slot in slots.items()})
+        is not None
+    ):
         return None, f"seq {seq}: its ranks differ in tensors that they hold alike"
-    here = {one.origin.rank for one in pages if one.epoch == page.epoch}
-    whole = sorted(slots) == list(range(world))
-    if not whole and (len(here) == world or set(slots) != here):
+    local_ranks = {other.origin.rank for other in pages if other.epoch == page.epoch}
+    is_complete = sorted(slots) == list(range(world))
+    if not is_complete and (len(local_ranks) == world or set(slots) != local_ranks):
         return None, f"seq {seq} was never whole"
-    how = progress.how(run)
-    if whole:
-        attempt = page.attempt(secrets.token_hex(3))
-        records = flush_shards.write_all(slots, lambda rank, shard: persist.write_shard(shard, store, attempt, how))
+    options = progress.write_options(run)
+    if is_complete:
+        checkpoint_id = page.checkpoint_id(secrets.token_hex(3))
+        records = flush_shards.write_all(
+            slots, lambda rank, shard: persist.write_shard(shard, store, checkpoint_id, options)
+        )
         reports = {rank: shard_report.report_of(slots[rank].slot, record) for rank, record in records.items()}
-        made = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
-        commit.commit(store, attempt, made.manifest, made.extra, made.columns)
-        return attempt, f"committed {attempt}"
-    if handoff_commit.hand_in(store, slots, how):
-        attempt = handoff_commit.attempt_of(page)
-        return attempt, f"committed {attempt}"
-    return None, f"seq {seq}: handed in ranks {sorted(here)} of {world}"
+        assembled = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
+        commit.commit(store, checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
+        return checkpoint_id, f"committed {checkpoint_id}"
+    if partial_commit.submit_shards(store, slots, options):
+        checkpoint_id = partial_commit.checkpoint_id_of(page)
+        return checkpoint_id, f"committed {checkpoint_id}"
+    return None, f"seq {seq}: handed in ranks {sorted(local_ranks)} of {world}"

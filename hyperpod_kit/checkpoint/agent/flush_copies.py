@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, losses_announced, partner_memory, shm_slots
+from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, loss_log, partner_memory, shm_slots
 from hyperpod_kit.checkpoint.agent.capture_age import BootMoment, Clock
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import verify
@@ -31,7 +31,7 @@ class CopiesOutcome(NamedTuple):
 def flush(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
     """See to the copies of a run that lie beside the slots in `folder`, of job `job`, or of all, or too old ones. None
     where there is nothing to say. Raises CheckpointError, OSError."""
-    locks = partner_memory.locked(folder, run)
+    locks = partner_memory.lock_agents(folder, run)
     if locks is None:
         return None  # an agent is at work: it renews its copies, and frees them
     try:
@@ -43,57 +43,58 @@ def flush(folder: str, run: str, job: Optional[str], max_age: float, clock: Cloc
 
 def _flush_run(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
     partner_memory.remove_halves(folder, run)
-    place = partner_memory.folder_of(folder)
+    copies_directory = partner_memory.copies_directory(folder)
     copies: List[OpenSlot] = []
-    for slot in shm_slots.attached(place, partner_memory.names(place, run)):
+    for slot in shm_slots.attached(copies_directory, partner_memory.names(copies_directory, run)):
         page = slot.page
         if page is not None:
-            copies.append(shm_slots.dated(OpenSlot(slot, page), clock))
+            copies.append(shm_slots.ensure_dated(OpenSlot(slot, page), clock))
     try:
-        return _settled(place, run, copies, job, max_age, clock)
+        return _free_saved_copies(copies_directory, run, copies, job, max_age, clock)
     finally:
         for copy in copies:
             copy.slot.close()
 
 
-def _settled(
-    place: str, run: str, copies: List[OpenSlot], job: Optional[str], max_age: float, clock: Clock
+def _free_saved_copies(
+    copies_directory: str, run: str, copies: List[OpenSlot], job: Optional[str], max_age: float, clock: Clock
 ) -> Optional[CopiesOutcome]:
     """None when there is nothing to say to whoever asked for `job`."""
     moment = clock()
     candidates = _candidates(copies, job, max_age, moment)
     if not candidates:
         return None
-    committed, problem = _committed(candidates[0])
+    committed, problem = _query_committed(candidates[0])
     unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
-    given_up = [copy for copy in unsaved if capture_age.outlived(copy.page, _TWICE * max_age, moment)]
+    given_up = [copy for copy in unsaved if capture_age.is_expired(copy.page, _TWICE * max_age, moment)]
     waiting = [copy for copy in unsaved if copy not in given_up]
-    loss = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
+    loss = (
+        f"{_describe_copies(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
+    )
     if loss:
-        losses_announced.announce(run, loss)
+        loss_log.announce(run, loss)
     for copy in candidates:
         if copy not in waiting:
-            shm_slots.remove(place, copy.slot.name)
-    unfinished = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
+            shm_slots.remove(copies_directory, copy.slot.name)
+    unfinished = f"{_describe_copies(waiting)}, not on storage yet{problem}" if waiting else ""
     return CopiesOutcome(run, unfinished, loss) if unfinished or loss else None
 
 
 def _candidates(copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment) -> List[OpenSlot]:
     """All of the run where a copy is of `job`, or none is named; else those that are too old."""
     is_of_job = job is None or any(str(copy.page.origin.job.get("slurm_job_id")) == job for copy in copies)
-    return [copy for copy in copies if is_of_job or capture_age.outlived(copy.page, max_age, moment)]
+    return [copy for copy in copies if is_of_job or capture_age.is_expired(copy.page, max_age, moment)]
 
 
-def _committed(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
+def _query_committed(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
     """((epoch, seq) of the newest commit, None where nobody can say; and then why, in words that go on a sentence)."""
     try:
-        return flush_captures.storage_of(copy.page)[1], ""
+        return flush_captures.open_storage(copy.page)[1], ""
     except (CheckpointError, OSError) as err:
-        return None, f": {verify.reason_of(err)}"
+        return None, f": {verify.describe_failure(err)}"
 
 
-def _words(copies: List[OpenSlot]) -> str:
+def _describe_copies(copies: List[OpenSlot]) -> str:
     ranks = ", ".join(map(str, sorted({copy.page.origin.rank for copy in copies})))
-    return (
-        f"copies of what rank {ranks} captured on another node, {flush_captures.steps_of(copy.page for copy in copies)}"
-    )
+    steps = flush_captures.describe_steps(copy.page for copy in copies)
+    return f"copies of what rank {ranks} captured on another node, {steps}"

@@ -32,7 +32,7 @@ ANNOUNCED = 40.0
 """Seconds that the Epilog waits until storage knows what will come, of the 60 that Slurm gives it."""
 
 UNIT = "hyperpod-kit-flush@{}.service"
-MARK = "/run/hyperpod-kit/flush-{}"
+ANNOUNCEMENT = "/run/hyperpod-kit/flush-{}"
 """Made when storage knows what will come. As the unit has it."""
 
 _ENDED = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})(?:\.([0-9]{1,10}))?")
@@ -72,7 +72,7 @@ def hand_over(
     Where systemd has no such unit, a process in a session of its own does the same. It lives in the control group of
     who calls this, which is slurmd's, unless Slurm runs its hooks in the job (PrologFlags=RunInJob).
     """
-    announce = os.environ.get(HPK_ROOT, "") + MARK.format(ended)
+    announce = os.environ.get(HPK_ROOT, "") + ANNOUNCEMENT.format(ended)
     by_descriptor.unlink(announce, missing_ok=True)
     unit = UNIT.format(ended)
     by_systemd = _systemctl("start", "--no-block", unit) is not None
@@ -86,24 +86,24 @@ def hand_over(
             return state is not None and not state.startswith("activ")
         return os.waitpid(child, os.WNOHANG)[0] == child
 
-    known = poll_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
+    is_announced = poll_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
     by_descriptor.unlink(announce, missing_ok=True)
-    if not known:
+    if not is_announced:
         say(
             f"storage does not know after {seconds:g} s what was captured here; {unit if by_systemd else child} goes on"
         )
-    return 0 if known else 1
+    return 0 if is_announced else 1
 
 
-def _systemctl(*words: str) -> Optional[str]:
+def _systemctl(*arguments: str) -> Optional[str]:
     """What it printed; None when it failed, or there is none."""
     try:
-        done = subprocess.run(
-            ["systemctl", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5, check=True
+        completed = subprocess.run(
+            ["systemctl", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return completed.stdout
 
 
 def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> int:
@@ -117,11 +117,11 @@ def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> in
 
         os.setsid()
         os.chdir("/")
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null_device = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
-            os.dup2(nowhere, descriptor)
+            os.dup2(null_device, descriptor)
         syslog.openlog("hyperpod-kit")
-        say: Callable[[str], None] = lambda words: syslog.syslog(syslog.LOG_NOTICE, words)  # noqa: E731
+        say: Callable[[str], None] = lambda text: syslog.syslog(syslog.LOG_NOTICE, text)  # noqa: E731
         code = carry_out(ended, folder=folder, max_age=max_age, announce=announce, say=say)
     finally:
         os._exit(code)
@@ -146,7 +146,7 @@ def carry_out(
     """
     end = time.monotonic() + limit
     announced = Announcement(announce)
-    said: Set[str] = set()
+    reported: Set[str] = set()
     given_up: List[FlushOutcome] = []
     tries = 0
     try:
@@ -160,13 +160,13 @@ def carry_out(
                 gid=ended.gid,
                 asked_by=f"Epilog of job {ended.job}",
                 stall=stall,
-                tell=announced.hear,
+                on_progress=announced.on_sign,
             )
-            for words in _news(outcomes, said):
-                say(f"job {ended.job}: {words}")
-            given_up += [one for one in outcomes if one.lost]
+            for message in _new_messages(outcomes, reported):
+                say(f"job {ended.job}: {message}")
+            given_up += [outcome for outcome in outcomes if outcome.lost]
             tries += 1
-            worth_it = any(one.again and not one.removed for one in outcomes)
+            worth_it = any(outcome.again and not outcome.removed for outcome in outcomes)
             if not worth_it or time.monotonic() + pauses.pause(tries) >= end:
                 return flush.exit_code([*given_up, *outcomes])
             time.sleep(pauses.pause(tries))
@@ -174,10 +174,10 @@ def carry_out(
         announced.make()
 
 
-def _news(outcomes: List[FlushOutcome], said: Set[str]) -> List[str]:
-    words = [f"{one.run}: {one.note}{'' if one.removed else '; it stays'}" for one in outcomes]
-    new = [word for word in words if word not in said]
-    said.update(new)
+def _new_messages(outcomes: List[FlushOutcome], reported: Set[str]) -> List[str]:
+    messages = [f"{outcome.run}: {outcome.note}{'' if outcome.removed else '; it stays'}" for outcome in outcomes]
+    new = [word for word in messages if word not in reported]
+    reported.update(new)
     return new
 
 
@@ -187,7 +187,7 @@ class Announcement:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def hear(self, sign: Sign) -> None:
+    def on_sign(self, sign: Sign) -> None:
         if sign.announced:
             self.make()
 

@@ -11,14 +11,14 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
-from hyperpod_kit.checkpoint.agent import movement, persist
+from hyperpod_kit.checkpoint.agent import io_progress, persist
 from hyperpod_kit.checkpoint.agent.lock import Lock
 from hyperpod_kit.checkpoint.repository import flush_note
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
-EVERY = 1.0
+INTERVAL = 1.0
 """Seconds between two signs."""
 
 STILL = 10.0
@@ -33,7 +33,7 @@ class Sign(NamedTuple):
 
     announced: bool
     moved: int
-    of: int
+    total: int
     still: float
 
 
@@ -41,16 +41,16 @@ class FlushProgress:
     """Of all runs that one flush works at. A thread tells it every second, one for each run renews its note, which may
     hang."""
 
-    def __init__(self, tell: Callable[[Sign], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_progress: Callable[[Sign], None]) -> None:
+        self._on_progress = on_progress
         self._notes: Dict[str, Tuple[Store, str, FlushNote]] = {}
         self._locks: Dict[str, List[Lock]] = {}
         self._lock = threading.Lock()
         self._moved: Dict[str, int] = {}
         self._moved_at: Dict[str, float] = {}
         self._announced = False
-        self._over = threading.Event()
-        threading.Thread(target=self._say_on, daemon=True, name="flush-progress").start()
+        self._closed = threading.Event()
+        threading.Thread(target=self._report_loop, daemon=True, name="flush-progress").start()
 
     def begin(self, run: str, store: Store, note: FlushNote) -> None:
         """This run's captures are on their way. Where no note can be written nobody elsewhere waits for it."""
@@ -61,9 +61,9 @@ class FlushProgress:
             flush_note.write(store, name, note)
             with self._lock:
                 self._notes[run] = (store, name, note)
-            threading.Thread(target=self._note_on, args=(run,), daemon=True, name="flush-note").start()
+            threading.Thread(target=self._renew_note_loop, args=(run,), daemon=True, name="flush-note").start()
 
-    def newest(self, run: str, epoch: int, seq: int, step: int) -> None:
+    def set_newest(self, run: str, epoch: int, seq: int, step: int) -> None:
         """What is newer is on storage, or never will be; this one is next."""
         with self._lock:
             if run in self._notes:
@@ -77,23 +77,23 @@ class FlushProgress:
         if ended is not None:
             flush_note.remove(ended[0], ended[1])
 
-    def announced(self) -> None:
+    def set_announced(self) -> None:
         """All that can be known of what is to come is noted."""
         self._announced = True
-        self._say()
+        self._report()
 
-    def holds(self, run: str, locks: List[Lock]) -> None:
+    def set_locks(self, run: str, locks: List[Lock]) -> None:
         """Whoever waits for these sees in them that this run gets on."""
         with self._lock:
             self._locks[run] = locks
             self._moved_at[run] = time.monotonic()
 
-    def how(self, run: str) -> persist.How:
+    def write_options(self, run: str) -> persist.WriteOptions:
         """Of a write whose bytes count here."""
-        return persist.How(pace=_Counted(lambda count: self._count(run, count)))
+        return persist.WriteOptions(pace=_CountingPace(lambda count: self._count(run, count)))
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
         last = threading.Thread(target=self._end_all, daemon=True, name="flush-notes-end")
         last.start()
         last.join(_LAST)
@@ -109,23 +109,23 @@ class FlushProgress:
             self._moved[run] = self._moved.get(run, 0) + count
             self._moved_at[run] = time.monotonic()
 
-    def _say_on(self) -> None:
-        while not self._over.wait(EVERY):
-            self._say()
+    def _report_loop(self) -> None:
+        while not self._closed.wait(INTERVAL):
+            self._report()
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         now = time.monotonic()
         with self._lock:
             for run, locks in self._locks.items():
                 if now - self._moved_at[run] < STILL:
                     for lock in locks:
                         lock.renew()
-            of = sum(note.bytes for _, _, note in self._notes.values())
+            total = sum(note.bytes for _, _, note in self._notes.values())
             moved = sum(self._moved.values())
-        self._tell(Sign(self._announced, moved, of, movement.still_for()))
+        self._on_progress(Sign(self._announced, moved, total, io_progress.seconds_since_progress()))
 
-    def _note_on(self, run: str) -> None:
-        while not self._over.wait(EVERY):
+    def _renew_note_loop(self, run: str) -> None:
+        while not self._closed.wait(INTERVAL):
             with self._lock:
                 if run not in self._notes:
                     return
@@ -136,12 +136,12 @@ class FlushProgress:
                 flush_note.write(store, name, note)
             # It may have ended meanwhile, before what was written just now.
             with self._lock:
-                gone = run not in self._notes
-            if gone:
+                is_ended = run not in self._notes
+            if is_ended:
                 flush_note.remove(store, name)
 
 
-class _Counted(persist.Pace):
+class _CountingPace(persist.Pace):
     """No limit: nobody trains."""
 
     def __init__(self, count: Callable[[int], None]) -> None:

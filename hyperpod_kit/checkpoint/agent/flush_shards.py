@@ -27,11 +27,11 @@ def write_all(slots: Mapping[int, OpenSlot], write: Callable[[int, SlotShard], F
     """`write(rank, shard)` for every rank, and what it returned. Raises NotSealed, or what the lowest rank that failed
     raised, once all have ended."""
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(slots))), "flush") as pool:
-        begun = {rank: pool.submit(_one, rank, slots[rank], write) for rank in sorted(slots)}
-    return {rank: one.result() for rank, one in begun.items()}
+        futures = {rank: pool.submit(_seal_and_write, rank, slots[rank], write) for rank in sorted(slots)}
+    return {rank: future.result() for rank, future in futures.items()}
 
 
-def _one(rank: int, slot: OpenSlot, write: Callable[[int, SlotShard], FileRecord]) -> FileRecord:
+def _seal_and_write(rank: int, slot: OpenSlot, write: Callable[[int, SlotShard], FileRecord]) -> FileRecord:
     shard = SlotShard(slot.slot)
     failed: List[Exception] = []
 

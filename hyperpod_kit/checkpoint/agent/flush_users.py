@@ -18,23 +18,23 @@ import time
 from typing import Any, Callable, List, NoReturn, Optional, Tuple
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush, places
+from hyperpod_kit.checkpoint.agent import flush, shm_paths
 from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
 from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
-_LONGEST_ANSWER = 1 << 20
+_MAX_RESPONSE_BYTES = 1 << 20
 _MOST_RECORDS = 32
-_PIECE = 65536
+_READ_BYTES = 65536
 _NOTE = 2000
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 _EXIT = 2.0
 """Seconds that a child that has answered has for its end: then the kernel holds it on a dead mount."""
 
-ANSWERING = 5.0
+RESPONSE_GRACE = 5.0
 """Seconds beyond its time that a child has to say what it could not save, before it is killed."""
 
 
@@ -48,11 +48,11 @@ def flush_as(
     gid: Optional[int] = None,
     asked_by: str = "hyperpod-kit checkpoint flush",
     stall: Optional[float] = None,
-    tell: Callable[[Sign], None] = lambda sign: None,
+    on_progress: Callable[[Sign], None] = lambda sign: None,
 ) -> List[flush.FlushOutcome]:
     """Flush the segments of `uid` in a child process, which is killed where it has no answer a little after `timeout`
-    seconds, or after `stall` seconds in which it has moved nothing. `tell` hears each second how far it is. Raises
-    OSError.
+    seconds, or after `stall` seconds in which it has moved nothing. `on_progress` hears each second how far it is.
+    Raises OSError.
 
     A child that hangs on a dead mount does not die: it is left behind, and holds nothing of the caller's, neither a
     pipe nor a file. `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by
@@ -67,32 +67,34 @@ def flush_as(
             limit=timeout,
             stall=timeout if stall is None else stall,
             max_age=max_age,
-            tell=lambda sign: _put(put_answer, sign),
+            on_progress=lambda sign: _write_sign(response_write_fd, sign),
         )
 
-    answer, put_answer = os.pipe()
+    response_fd, response_write_fd = os.pipe()
     errors, put_error = os.pipe()
     parent = os.getpid()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        os.close(answer)
+        os.close(response_fd)
         os.close(errors)
-        _child(uid, gid, parent, put_answer, put_error, work)
-    os.close(put_answer)
+        _child(uid, gid, parent, response_write_fd, put_error, work)
+    os.close(response_write_fd)
     os.close(put_error)
-    limit = stall + ANSWERING if stall is not None else None
+    limit = stall + RESPONSE_GRACE if stall is not None else None
     try:
-        data, failure = _answer(answer, errors, time.monotonic() + timeout + ANSWERING, limit, tell)
+        data, failure = _read_response(
+            response_fd, errors, time.monotonic() + timeout + RESPONSE_GRACE, limit, on_progress
+        )
     finally:
-        os.close(answer)
+        os.close(response_fd)
         os.close(errors)
-    status = _end(pid, 0.0 if failure else _EXIT)
+    status = _reap(pid, 0.0 if failure else _EXIT)
     if failure:
         return [flush.FlushOutcome(f"uid {uid}", None, False, failure.format(timeout=timeout, stall=stall))]
     if status:
         return [flush.FlushOutcome(f"uid {uid}", None, False, "failed, see standard error")]
-    outcomes = _outcomes(data)
+    outcomes = _parse_outcomes(data)
     if outcomes is None:
         return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
     if uid != os.geteuid():
@@ -101,16 +103,16 @@ def flush_as(
 
 
 def _child(
-    uid: int, gid: Optional[int], parent: int, put_answer: int, put_error: int, work: Callable[[], List[Any]]
+    uid: int, gid: Optional[int], parent: int, response_write_fd: int, put_error: int, work: Callable[[], List[Any]]
 ) -> NoReturn:
     code = 1
     try:
         _leave_streams(put_error)
-        if uid != places.node_uid():
-            _become(uid, gid, put_answer)
+        if uid != shm_paths.node_uid():
+            _switch_user(uid, gid, response_write_fd)
             dies_with(parent)()
         outcomes = work()
-        with os.fdopen(put_answer, "w") as out:
+        with os.fdopen(response_write_fd, "w") as out:
             json.dump([list(outcome) for outcome in outcomes], out)
         code = 0
     except BaseException as err:
@@ -130,27 +132,27 @@ def _leave_streams(put_error: int) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
-def _put(write: int, sign: Sign) -> None:
+def _write_sign(write: int, sign: Sign) -> None:
     """A line, in one write: the answer, which has none, is what comes behind the last."""
     with contextlib.suppress(OSError):
         os.write(write, json.dumps(list(sign)).encode() + b"\n")
 
 
-def _sign(line: bytes) -> Optional[Sign]:
+def _parse_sign(line: bytes) -> Optional[Sign]:
     try:
-        found = Sign(*parse.document(line, _PIECE))
+        sign = Sign(*parse.document(line, _READ_BYTES))
     except (ValueError, TypeError):
         return None
-    good = type(found.announced) is bool and all(type(one) in (int, float) and one >= 0 for one in found[1:])
-    return found if good else None
+    good = type(sign.announced) is bool and all(type(number) in (int, float) and number >= 0 for number in sign[1:])
+    return sign if good else None
 
 
-def _answer(
-    answer: int, errors: int, end: float, stall: Optional[float], tell: Callable[[Sign], None]
+def _read_response(
+    response_fd: int, errors: int, end: float, stall: Optional[float], on_progress: Callable[[Sign], None]
 ) -> Tuple[bytes, str]:
     """(what the child has written behind its signs, why it was not all of it or ""). Its errors are passed on."""
     poll = select.poll()
-    poll.register(answer, select.POLLIN)
+    poll.register(response_fd, select.POLLIN)
     poll.register(errors, select.POLLIN)
     data = bytearray()
     moved = time.monotonic()
@@ -164,9 +166,9 @@ def _answer(
         readable = {descriptor for descriptor, _ in ready}
         if errors in readable and not _pass_on(errors):
             poll.unregister(errors)
-        if answer not in readable:
+        if response_fd not in readable:
             continue
-        part = os.read(answer, _PIECE)
+        part = os.read(response_fd, _READ_BYTES)
         if not part:
             _pass_on(errors)
             return bytes(data), ""
@@ -174,35 +176,35 @@ def _answer(
         while b"\n" in data:
             line, _, rest = bytes(data).partition(b"\n")
             data = bytearray(rest)
-            sign = _sign(line)
+            sign = _parse_sign(line)
             if sign is not None:
                 moved = time.monotonic() if sign.still < STILL else moved
-                tell(sign)
-        if len(data) > _LONGEST_ANSWER:
-            return b"", f"its answer has more than {_LONGEST_ANSWER} bytes"
+                on_progress(sign)
+        if len(data) > _MAX_RESPONSE_BYTES:
+            return b"", f"its answer has more than {_MAX_RESPONSE_BYTES} bytes"
 
 
 def _pass_on(errors: int) -> bool:
     """What the child has said on standard error by now goes to ours; whether more may come."""
     if not select.select([errors], [], [], 0)[0]:
         return True
-    text = os.read(errors, _PIECE).decode("utf-8", "backslashreplace")
+    text = os.read(errors, _READ_BYTES).decode("utf-8", "backslashreplace")
     for line in text.splitlines():
         print(clean(line, _NOTE), file=sys.stderr, flush=True)
     return bool(text)
 
 
-def _end(pid: int, patience: float) -> int:
-    """End the child, which has `patience` seconds to end by itself; its exit status, 0 too for one that has to be left
+def _reap(pid: int, grace: float) -> int:
+    """End the child, which has `grace` seconds to end by itself; its exit status, 0 too for one that has to be left
     behind."""
     done = status = 0
 
-    def look() -> int:
+    def try_wait() -> int:
         nonlocal done, status
         done, status = os.waitpid(pid, os.WNOHANG)
         return done
 
-    poll_until(look, bool, fixed_pause(0.005), seconds=patience)
+    poll_until(try_wait, bool, fixed_pause(0.005), seconds=grace)
     if not done:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -212,50 +214,50 @@ def _end(pid: int, patience: float) -> int:
     return status
 
 
-def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
+def _parse_outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
     try:
-        rows: Any = parse.document(data, _LONGEST_ANSWER)
-        found = [flush.FlushOutcome(*row) for row in rows]
+        rows: Any = parse.document(data, _MAX_RESPONSE_BYTES)
+        outcomes = [flush.FlushOutcome(*row) for row in rows]
     except (ValueError, TypeError):
         return None
-    for one in found:
+    for outcome in outcomes:
         if (
-            not isinstance(one.run, str)
-            or not isinstance(one.note, str)
-            or type(one.removed) is not bool
-            or type(one.again) is not bool
-            or not isinstance(one.attempt, (str, type(None)))
-            or not isinstance(one.lost, str)
+            not isinstance(outcome.run, str)
+            or not isinstance(outcome.note, str)
+            or type(outcome.removed) is not bool
+            or type(outcome.again) is not bool
+            or not isinstance(outcome.attempt, (str, type(None)))
+            or not isinstance(outcome.lost, str)
         ):
             return None
     return [
         flush.FlushOutcome(
-            clean(one.run),
-            clean(one.attempt) if one.attempt else None,
-            one.removed,
-            clean(one.note, _NOTE),
-            one.again,
-            clean(one.lost, _NOTE),
+            clean(outcome.run),
+            clean(outcome.attempt) if outcome.attempt else None,
+            outcome.removed,
+            clean(outcome.note, _NOTE),
+            outcome.again,
+            clean(outcome.lost, _NOTE),
         )
-        for one in found
+        for outcome in outcomes
     ]
 
 
 def _record(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
-    done = [one for one in outcomes if one.removed or one.attempt or one.lost]
-    for one in done[:_MOST_RECORDS]:
-        audit.record("flushed", f"run {one.run}", one.note, asked_by=asked_by, owner=f"uid {uid}")
-    if len(done) > _MOST_RECORDS:
+    recorded = [outcome for outcome in outcomes if outcome.removed or outcome.attempt or outcome.lost]
+    for outcome in recorded[:_MOST_RECORDS]:
+        audit.record("flushed", f"run {outcome.run}", outcome.note, asked_by=asked_by, owner=f"uid {uid}")
+    if len(recorded) > _MOST_RECORDS:
         audit.record(
             "flushed",
-            f"{len(done) - _MOST_RECORDS} more runs",
+            f"{len(recorded) - _MOST_RECORDS} more runs",
             "as the ones before",
             asked_by=asked_by,
             owner=f"uid {uid}",
         )
 
 
-def _become(uid: int, gid: Optional[int], keep: int) -> None:
+def _switch_user(uid: int, gid: Optional[int], keep: int) -> None:
     """The user, with the user's groups, of which one without an entry has none; and no descriptor but `keep`."""
     environment = {"PATH": PATH, "LANG": "C.UTF-8"}
     try:

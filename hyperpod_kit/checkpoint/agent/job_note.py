@@ -30,7 +30,7 @@ _CLASSES = 16
 _CAUSE = re.compile(r"[a-z-]{1,20}")
 _CAUSES = 16
 """Names of causes that are taken from one note; there are 12."""
-_LOOK = 1.0
+_READ_TIME = 1.0
 """Seconds in which a check of the node has long looked at a note and let go of it."""
 
 
@@ -70,15 +70,15 @@ class FoundTime(NamedTuple):
     note: TimeNote
 
 
-class HeldNote:
+class LockedNote:
     """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError, BlockingIOError
     when another does: a batch script may run several at once."""
 
     def __init__(self, folder: str, uid: int, number: str, ending: str = "job") -> None:
         self._path = os.path.join(folder, f"hpk-{uid}-{number}.{ending}")
-        until = time.monotonic() + _LOOK
+        until = time.monotonic() + _READ_TIME
         while True:
-            self._fd = note_page.opened_own(self._path)
+            self._fd = note_page.open_owned(self._path)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Another may have swept it away between the two.
@@ -104,7 +104,7 @@ class HeldNote:
         os.close(self._fd)
 
 
-def sweep(folder: str, uid: int) -> None:
+def remove_stale(folder: str, uid: int) -> None:
     """Remove our notes whose `job run` is no more. Raises OSError."""
     for name in os.listdir(folder):
         match = _NAME.fullmatch(name)
@@ -112,7 +112,7 @@ def sweep(folder: str, uid: int) -> None:
             continue
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
-            fd = note_page.opened_own(path)
+            fd = note_page.open_owned(path)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 by_descriptor.unlink(path)
@@ -122,22 +122,25 @@ def sweep(folder: str, uid: int) -> None:
 
 def read_all(folder: str) -> List[FoundJob]:
     """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
-    found = note_page.read_all(folder, ".job", _NAME, _read)
-    times = {(one.uid, one.note.job): one.note for one in note_page.read_all(folder, ".time", _NAME, _read_time)}
-    return [one._replace(time=times.get((one.uid, one.note.job))) for one in found]
+    records = note_page.read_all(folder, ".job", _NAME, _read)
+    times = {
+        (time_record.uid, time_record.note.job): time_record.note
+        for time_record in note_page.read_all(folder, ".time", _NAME, _read_time)
+    }
+    return [record._replace(time=times.get((record.uid, record.note.job))) for record in records]
 
 
 def _read(page: note_page.FoundPage) -> Optional[FoundJob]:
-    note = _of(page.body()) if _is_held(page) else None
+    note = _parse_job_note(page.body()) if _is_locked(page) else None
     return FoundJob(page.uid, note) if note is not None else None
 
 
 def _read_time(page: note_page.FoundPage) -> Optional[FoundTime]:
-    note = time_of(page.body()) if _is_held(page) else None
+    note = parse_time_note(page.body()) if _is_locked(page) else None
     return FoundTime(page.uid, note) if note is not None else None
 
 
-def _is_held(page: note_page.FoundPage) -> bool:
+def _is_locked(page: note_page.FoundPage) -> bool:
     """Whether a `job run` that lives has written it."""
     try:
         fcntl.lockf(page.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -146,11 +149,11 @@ def _is_held(page: note_page.FoundPage) -> bool:
         return True
 
 
-def time_of(said: Any) -> Optional[TimeNote]:
+def parse_time_note(body: Any) -> Optional[TimeNote]:
     """None for what is no such note."""
-    if not isinstance(said, dict) or set(said) != set(TimeNote._fields):
+    if not isinstance(body, dict) or set(body) != set(TimeNote._fields):
         return None
-    note = TimeNote(**said)
+    note = TimeNote(**body)
     good = (
         type(note.job) is str and _JOB.fullmatch(note.job),
         isinstance(note.gpu_seconds, dict)
@@ -160,10 +163,10 @@ def time_of(said: Any) -> Optional[TimeNote]:
     return note if all(good) else None
 
 
-def _of(said: Any) -> Optional[JobNote]:
-    if not isinstance(said, dict) or set(said) != set(JobNote._fields):
+def _parse_job_note(body: Any) -> Optional[JobNote]:
+    if not isinstance(body, dict) or set(body) != set(JobNote._fields):
         return None
-    note = JobNote(**said)
+    note = JobNote(**body)
     good = (
         type(note.job) is str and _JOB.fullmatch(note.job),
         is_count(note.attempts),

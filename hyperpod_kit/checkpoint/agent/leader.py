@@ -9,19 +9,20 @@ from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
 from hyperpod_kit.checkpoint.agent.agent_events import (
     ClearResult,
+    CommitCheckResult,
     CommitResult,
     LeaderResult,
-    LookResult,
     LossNoteResult,
+    OwnerCheckResult,
     RetentionResult,
-    TakenResult,
 )
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.attendance import Attendance
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.membership import Membership
 from hyperpod_kit.checkpoint.agent.ownership import Ownership
-from hyperpod_kit.checkpoint.agent.protocol.message import never
+from hyperpod_kit.checkpoint.agent.protocol.message import assert_never
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
     OrderKind,
@@ -39,20 +40,19 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankText,
 )
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent
-from hyperpod_kit.checkpoint.agent.report_texts import Heard, Texts
-from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.report_texts import ReportDecoder, ReportUpdate
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.shard_report import ShardReport
 from hyperpod_kit.checkpoint.agent.upkeep import Upkeep
 from hyperpod_kit.checkpoint.agent.worker import Post, Worker
 from hyperpod_kit.checkpoint.repository.store.base import NO_ROOM
 
-_CAME_TO_NOTHING = (OrderKind.DROPPED, OrderKind.FAILED, OrderKind.OVERTAKEN, OrderKind.REFUSED)
+_UNSAVED_ENDS = (OrderKind.DROPPED, OrderKind.FAILED, OrderKind.OVERTAKEN, OrderKind.REFUSED)
 
 
 class Leader:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank, and
-    `tell` an event to its trainer; `is_heard`: that trainer lives."""
+    `send_event` an event to its trainer; `is_trainer_alive`: that trainer lives."""
 
     def __init__(
         self,
@@ -62,172 +62,172 @@ class Leader:
         storage: Storage,
         post: Post,
         deliver: Callable[[Order], None],
-        tell: Callable[[AgentEvent], None],
-        counted: Counted,
+        send_event: Callable[[AgentEvent], None],
+        failure_counter: FailureCounter,
         *,
-        is_heard: Callable[[], bool],
+        is_trainer_alive: Callable[[], bool],
     ) -> None:
         self.hub = hub
         self._coordinator = Coordinator(setup.world, local=storage.local is not None)
-        self._texts = Texts()
+        self._texts = ReportDecoder()
         self._captures = captures
         self._storage = storage
         self._deliver = deliver
         self.worker = Worker("commit", post)
-        self.counted = counted
-        self.attendance = Attendance()
-        self.upkeep = Upkeep(storage, post, tell)
-        self._ownership = Ownership(setup.incarnation, is_heard)
+        self.failure_counter = failure_counter
+        self.membership = Membership()
+        self.upkeep = Upkeep(storage, post, send_event)
+        self._ownership = Ownership(setup.incarnation, is_trainer_alive)
 
-    def heard(self, rank: int, report: RankReport) -> None:
+    def on_report(self, rank: int, report: RankReport) -> None:
         """What the agent of `rank` reports."""
         coordinator = self._coordinator
         if isinstance(report, RankJoined):
-            self._joined(rank)
+            self._on_joined(rank)
         elif isinstance(report, RankDone):
-            self.attendance.done(rank)
-            self._obey(coordinator.done(rank, "its trainer is gone"))
+            self.membership.set_done(rank)
+            self._execute(coordinator.done(rank, "its trainer is gone"))
         elif isinstance(report, RankCaptured):
-            self._obey(
+            self._execute(
                 coordinator.captured(
-                    rank, report.key, adopted=report.adopted, memory=report.memory, held=report.replicas
+                    rank, report.key, adopted=report.adopted, memory=report.memory, replica_digests=report.replicas
                 )
             )
         elif isinstance(report, RankTensors):
-            self._obey(coordinator.which(rank, report.key, report.tensors or None))
+            self._execute(coordinator.tensors_reported(rank, report.key, report.tensors or None))
         elif isinstance(report, RankSealed):
-            self._obey(coordinator.sealed(rank, report.key))
+            self._execute(coordinator.sealed(rank, report.key))
         elif isinstance(report, RankSkipped):
-            self._obey(coordinator.skipped(rank, report.key, report.why))
+            self._execute(coordinator.skipped(rank, report.key, report.reason))
         elif isinstance(report, RankPersisted):
-            self._take(self._texts.heard(rank, report.key, report.report))
+            self._apply_update(self._texts.add_report(rank, report.key, report.report))
         elif isinstance(report, RankText):
-            self._take(self._texts.told(rank, report.key, report.digest, report.text))
+            self._apply_update(self._texts.add_text(rank, report.key, report.digest, report.text))
         elif isinstance(report, RankLocal):
-            self._obey(coordinator.local(rank, report.key, report.there))
+            self._execute(coordinator.local(rank, report.key, report.is_present))
         elif isinstance(report, RankFailed):
-            self._suspect(report.key)
-            self._obey(coordinator.failed(rank, report.key, report.why, full=report.full))
+            self._check_owner(report.key)
+            self._execute(coordinator.failed(rank, report.key, report.reason, is_storage_full=report.full))
         elif isinstance(report, RankHurried):
-            self._obey(coordinator.hurry())
+            self._execute(coordinator.hurry())
         else:
-            never(report)
+            assert_never(report)
 
-    def lost(self, rank: int) -> None:
+    def on_disconnected(self, rank: int) -> None:
         """The agent of `rank` is gone."""
-        self._take(self._texts.gone(rank))
-        if not self.attendance.leaves(rank):
-            self._obey(self._coordinator.lost(rank))
+        self._apply_update(self._texts.remove_rank(rank))
+        if not self.membership.disconnect(rank):
+            self._execute(self._coordinator.lost(rank))
 
-    def _joined(self, rank: int) -> None:
+    def _on_joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
         this agent has missed something."""
-        self._take(self._texts.gone(rank))
-        if self.attendance.returns(rank):
-            self._coordinator.renew(rank)
-            self._pass_on(Order(OrderKind.AGAIN, None))
+        self._apply_update(self._texts.remove_rank(rank))
+        if self.membership.rejoin(rank):
+            self._coordinator.reset_rank(rank)
+            self._broadcast(Order(OrderKind.RESYNC, None))
 
-    def look_round(self) -> None:
+    def expire_missing_ranks(self) -> None:
         """Give up those that have been away for too long."""
-        for rank in self.attendance.give_up():
-            self._obey(self._coordinator.lost(rank))
+        for rank in self.membership.expire_missing():
+            self._execute(self._coordinator.lost(rank))
 
-    def _take(self, heard: Heard) -> None:
+    def _apply_update(self, update: ReportUpdate) -> None:
         """Reports that are whole now, and what is to be asked."""
-        for rank, key, found in heard.reports:
-            self._obey(self._coordinator.persisted(rank, key, found))
-        for rank, key, why in heard.failed:
-            self._obey(self._coordinator.failed(rank, key, why))
-        for rank, key, wanted in heard.asks:
-            order = Order(OrderKind.TELL, key, wanted, (rank,))
+        for rank, key, report in update.reports:
+            self._execute(self._coordinator.persisted(rank, key, report))
+        for rank, key, failure in update.failed:
+            self._execute(self._coordinator.failed(rank, key, failure))
+        for rank, key, text_digest in update.requests:
+            order = Order(OrderKind.SEND_TEXT, key, text_digest, (rank,))
             if rank == 0:
                 self._deliver(order)
             else:
-                self.hub.tell(rank, order.to_json())
+                self.hub.send_to(rank, order.to_json())
 
     def on_result(self, result: LeaderResult) -> None:
         """What a job for all ranks gave."""
-        if isinstance(result, LookResult):
-            self.looked(result.key, result.found, result.why)
+        if isinstance(result, CommitCheckResult):
+            self.on_storage_checked(result.key, result.checkpoint_id, result.failure)
         elif isinstance(result, CommitResult):
-            self.committed(result)
+            self.on_committed(result)
         elif isinstance(result, RetentionResult):
-            self.upkeep.kept(result)
+            self.upkeep.on_retention(result)
         elif isinstance(result, ClearResult):
-            self._cleared(result)
-        elif isinstance(result, TakenResult):
-            if result.found:
-                self._is_taken(result.found)
+            self._on_cleared(result)
+        elif isinstance(result, OwnerCheckResult):
+            if result.taken_by:
+                self._lose_root(result.taken_by)
         elif isinstance(result, LossNoteResult):
-            self.counted.said(result.why)
+            self.failure_counter.on_row_written(result.failure)
         else:
-            never(result)
+            assert_never(result)
 
-    def looked(self, key: Key, attempt: Optional[str], why: str) -> None:
-        """Storage has that capture as `attempt`, or not, or could not be asked."""
+    def on_storage_checked(self, key: Key, checkpoint_id: Optional[str], failure: str) -> None:
+        """Storage has that capture as `checkpoint_id`, or not, or could not be asked."""
         capture = self._captures.get(key)
-        if capture is not None and attempt:
-            capture.attempt = attempt
-        if why:
+        if capture is not None and checkpoint_id:
+            capture.checkpoint_id = checkpoint_id
+        if failure:
             # It may be there or not; a second copy does no harm, none at all would.
-            print(f"capture {key}: {why}", file=sys.stderr, flush=True)
-        self._obey(self._coordinator.looked(key, bool(attempt)))
+            print(f"capture {key}: {failure}", file=sys.stderr, flush=True)
+        self._execute(self._coordinator.storage_checked(key, bool(checkpoint_id)))
 
-    def committed(self, result: CommitResult) -> None:
+    def on_committed(self, result: CommitResult) -> None:
         """The manifest is written, or not."""
-        key, found, why, number = result
+        key, commit, failure, error_number = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("commit")
-        if found is None:
-            self._suspect(key)
-            self._obey(self._coordinator.failed(0, key, why, full=number in NO_ROOM))
-        elif found.taken:
-            self._is_taken(found.taken)
-            self._obey(self._coordinator.failed(0, key, found.taken))
+        if commit is None:
+            self._check_owner(key)
+            self._execute(self._coordinator.failed(0, key, failure, is_storage_full=error_number in NO_ROOM))
+        elif commit.taken_by:
+            self._lose_root(commit.taken_by)
+            self._execute(self._coordinator.failed(0, key, commit.taken_by))
         else:
-            self._obey(self._coordinator.committed(key))
+            self._execute(self._coordinator.committed(key))
             self.upkeep.after_commit(key)
 
-    def _suspect(self, key: Key) -> None:
+    def _check_owner(self, key: Key) -> None:
         """A save failed: a newer start may have the root, and have deleted what was being written."""
-        if self._ownership.covers(key) and not self._ownership.taken:
-            self.worker.submit(TakenResult, key, self._storage.taken(key[0]))
+        if self._ownership.covers(key) and not self._ownership.taken_by:
+            self.worker.submit(OwnerCheckResult, key, self._storage.check_owner(key[0]))
 
-    def _is_taken(self, by: str) -> None:
+    def _lose_root(self, by: str) -> None:
         """From now on nothing of this start is committed, and all trainers hear why."""
-        if not self._ownership.taken:
-            self._ownership.taken = by
+        if not self._ownership.taken_by:
+            self._ownership.taken_by = by
             print(by, file=sys.stderr, flush=True)
-            self._pass_on(Order(OrderKind.TAKEN, None, by))
+            self._broadcast(Order(OrderKind.TAKEN, None, by))
 
-    def _cleared(self, result: ClearResult) -> None:
+    def _on_cleared(self, result: ClearResult) -> None:
         """Something was given up for a save that had no room, or nothing could be."""
-        why = self.upkeep.cleared(result)
-        self._obey(self._coordinator.cleared(result.key, freed=not why, why=why))
+        reason = self.upkeep.on_cleared(result)
+        self._execute(self._coordinator.cleared(result.key, freed=not reason, reason=reason))
 
-    def _obey(self, orders: List[Order]) -> None:
+    def _execute(self, orders: List[Order]) -> None:
         for order in orders:
             capture = self._captures.get(order.key) if order.key else None
-            if order.kind is OrderKind.LOOK and capture is not None:
-                self.worker.submit(LookResult, capture.key, self._storage.look(capture))
-            elif order.kind is OrderKind.COMMIT and capture is not None and self._ownership.taken:
-                self._obey(self._coordinator.failed(0, capture.key, self._ownership.taken))
+            if order.kind is OrderKind.CHECK_COMMITTED and capture is not None:
+                self.worker.submit(CommitCheckResult, capture.key, self._storage.find_committed(capture))
+            elif order.kind is OrderKind.COMMIT and capture is not None and self._ownership.taken_by:
+                self._execute(self._coordinator.failed(0, capture.key, self._ownership.taken_by))
             elif order.kind is OrderKind.COMMIT and capture is not None:
                 capture.jobs.add("commit")
                 reports: Dict[int, ShardReport] = dict(self._coordinator.reports(capture.key))
-                job = self._storage.commit(capture, reports, own=self._ownership.covers(capture.key))
+                job = self._storage.commit(capture, reports, for_this_start=self._ownership.covers(capture.key))
                 self.worker.submit(CommitResult, capture.key, job)
             elif order.kind is OrderKind.CLEAR and capture is not None:
-                self.upkeep.clear(capture)
+                self.upkeep.start_clearing(capture)
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:
-                    order = order._replace(note=capture.attempt)
-                if order.kind in _CAME_TO_NOTHING and capture is not None:
-                    self.upkeep.came_to_nothing(capture.attempt)
-                self.counted.ended(order)
-                self._pass_on(order)
+                    order = order._replace(note=capture.checkpoint_id)
+                if order.kind in _UNSAVED_ENDS and capture is not None:
+                    self.upkeep.add_abandoned(capture.checkpoint_id)
+                self.failure_counter.on_order(order)
+                self._broadcast(order)
 
-    def _pass_on(self, order: Order) -> None:
+    def _broadcast(self, order: Order) -> None:
         self.hub.broadcast(order.to_json())
         self._deliver(order)

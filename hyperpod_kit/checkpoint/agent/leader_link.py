@@ -6,10 +6,10 @@ import threading
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import rpc
-from hyperpod_kit.checkpoint.agent.agent_events import Event, FromLeader, LeaderGone, LeaderSought
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.checkpoint.agent.agent_events import Event, FromLeader, LeaderDisconnected, LeaderSearchEnded
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage
 from hyperpod_kit.checkpoint.agent.leader import Leader
-from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankReport, order_of
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankReport, parse_order
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 
 
@@ -30,13 +30,13 @@ class LeaderLink:
     def report(self, report: RankReport) -> None:
         """Tell the coordinator, which may be here."""
         if self.leader is not None:
-            self.leader.heard(0, report)
+            self.leader.on_report(0, report)
         elif self.uplink is not None:
             self.uplink.send(report.to_json())
 
-    def heard(self, said: Message) -> None:
+    def on_message(self, body: JsonMessage) -> None:
         """In the thread that listens."""
-        order = order_of(said)
+        order = parse_order(body)
         if order is not None:
             self._post(FromLeader(order))
 
@@ -46,39 +46,39 @@ class LeaderLink:
             return ""
         self._addresses = list(addresses)
         setup = self._setup
-        self._use(rpc.join(self._addresses, setup.token, setup.rank, again=setup.again))
+        self._attach(rpc.join(self._addresses, setup.token, setup.rank, again=setup.again))
         return "" if self.uplink is not None else ", ".join(f"{host} port {port}" for host, port in self._addresses)
 
-    def _use(self, uplink: Optional[Channel]) -> None:
+    def _attach(self, uplink: Optional[Channel]) -> None:
         self.uplink = uplink
         if uplink is not None:
-            uplink.listen(self.heard, lambda: self._post(LeaderGone()))
+            uplink.listen(self.on_message, lambda: self._post(LeaderDisconnected()))
 
     @property
-    def known(self) -> bool:
+    def can_rejoin(self) -> bool:
         """Whether there is a place where another agent of rank 0 would listen."""
         return bool(self._addresses)
 
-    def seek(self) -> None:
+    def start_search(self) -> None:
         """Look for another agent of rank 0; what comes of it is a LeaderSought."""
         self.seeking = True
-        threading.Thread(target=self._seek, daemon=True).start()
+        threading.Thread(target=self._search, daemon=True).start()
 
-    def _seek(self) -> None:
+    def _search(self) -> None:
         setup = self._setup
-        found = rpc.join(self._addresses, setup.token, setup.rank, again=True, deadline=rpc.REJOIN)
-        self._post(LeaderSought(found))
+        uplink = rpc.join(self._addresses, setup.token, setup.rank, again=True, deadline=rpc.REJOIN)
+        self._post(LeaderSearchEnded(uplink))
 
-    def sought(self, uplink: Optional[Channel]) -> None:
+    def end_search(self, uplink: Optional[Channel]) -> None:
         """The search is over; without `uplink` nobody came."""
         self.seeking = False
         self.orphaned = uplink is None
-        self._use(uplink)
+        self._attach(uplink)
 
     def hurry(self) -> None:
         """The trainer is gone: nobody waits long for an agent that does not answer."""
         link = self.leader.hub if self.leader is not None else self.uplink
         if link is not None:
-            link.patience(rpc.HURRY)
+            link.set_dead_peer_timeout(rpc.HURRIED_PEER_TIMEOUT)
         if self.leader is not None:
-            self.leader.attendance.hurried = True
+            self.leader.membership.hurried = True

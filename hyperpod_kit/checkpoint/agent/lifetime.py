@@ -10,31 +10,32 @@ from hyperpod_kit.environment import HPK_AGENT_LINGER
 
 
 class Lifetime:
-    """`closing`: the trainer has said that no save will come. `bye`: rank 0's agent has nothing more to do.
+    """`is_closing`: the trainer has said that no save will come. `is_shutdown_ordered`: rank 0's agent has nothing more
+    to do.
 
-    `stop`: leave everything as it is, and go.
+    `is_stop_requested`: leave everything as it is, and go.
     """
 
     def __init__(self) -> None:
         self._linger = float(os.environ.get(HPK_AGENT_LINGER, "600"))
-        self._trainer_gone_at: Optional[float] = None
-        self.closing = self.bye = self.stop = False
+        self._trainer_ended_at: Optional[float] = None
+        self.is_closing = self.is_shutdown_ordered = self.is_stop_requested = False
 
-    def trainer_gone(self) -> None:
+    def set_trainer_ended(self) -> None:
         """From now on nobody trains here."""
-        self._trainer_gone_at = time.monotonic()
+        self._trainer_ended_at = time.monotonic()
 
     @property
-    def alone(self) -> bool:
+    def has_trainer_ended(self) -> bool:
         """No capture will come any more."""
-        return self._trainer_gone_at is not None
+        return self._trainer_ended_at is not None
 
     @property
-    def abandoned(self) -> bool:
+    def has_trainer_died(self) -> bool:
         """The trainer has died; it did not close."""
-        return self.alone and not self.closing
+        return self.has_trainer_ended and not self.is_closing
 
     @property
-    def lingered(self) -> bool:
+    def is_linger_over(self) -> bool:
         """What nobody works at any more is waited for no longer."""
-        return self._trainer_gone_at is not None and time.monotonic() - self._trainer_gone_at > self._linger
+        return self._trainer_ended_at is not None and time.monotonic() - self._trainer_ended_at > self._linger

@@ -60,7 +60,7 @@ def try_acquire(path: str, trainer: Process = NOBODY) -> Optional[Lock]:
     except OSError as err:
         if err.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
             raise
-        raise shm_slots.no_room(path, err) from None
+        raise shm_slots.no_space_error(path, err) from None
 
 
 def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
@@ -101,20 +101,20 @@ class HolderSigns:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._seen: Optional[int] = None
+        self._last_mtime: Optional[int] = None
         self._since = 0.0
 
     def still_for(self) -> float:
         """Seconds since the last sign; those of ever for a holder that is not there."""
         try:
-            at = os.lstat(self._path).st_mtime_ns
+            mtime = os.lstat(self._path).st_mtime_ns
         except OSError:
             return float("inf")
-        if self._seen is None:
-            self._since = time.monotonic() - max(0.0, time.time() - at / 1e9)
-        elif at != self._seen:
+        if self._last_mtime is None:
+            self._since = time.monotonic() - max(0.0, time.time() - mtime / 1e9)
+        elif mtime != self._last_mtime:
             self._since = time.monotonic()
-        self._seen = at
+        self._last_mtime = mtime
         return time.monotonic() - self._since
 
 
@@ -131,43 +131,53 @@ def holder(path: str) -> Optional[Tuple[Process, Process]]:
         return None
 
 
-def take_over(path: str, trainer: Process, *, patience: float = 10.0, flushing: float = FLUSHING) -> Lock:
+def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout: float = FLUSHING) -> Lock:
     """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one. A flush, which has no trainer, is
-    not ended while it gets on, for `flushing` seconds: what other nodes have handed in is of use with its part only.
+    not ended while it gets on, for `flush_timeout` seconds: what other nodes have handed in is of use with its part
+    only.
 
     Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """
-    begin = start = time.monotonic()
+    started_at = waiting_since = time.monotonic()
     signs = HolderSigns(path)
-    asked: Optional[Process] = None
+    signalled: Optional[Process] = None
     while True:
         lock = try_acquire(path, trainer)
         if lock is not None:
             return lock
-        held = holder(path)
-        if asked is None and time.monotonic() - begin < flushing and _gets_on(signs, held):
-            start = time.monotonic()
+        current_holder = holder(path)
+        if (
+            signalled is None
+            and time.monotonic() - started_at < flush_timeout
+            and _is_flush_progressing(signs, current_holder)
+        ):
+            waiting_since = time.monotonic()
             time.sleep(_POLL)
             continue
-        waited = time.monotonic() - start
-        if held is not None and is_alive(held[0]):
-            agent, owner = held
+        waited = time.monotonic() - waiting_since
+        if current_holder is not None and is_alive(current_holder[0]):
+            agent, owner = current_holder
             if owner != trainer and is_alive(owner):
                 raise RunIsOwned(
                     f"process {owner.pid} on this node trains this run and rank",
                     hint=f"end process {owner.pid} first, or use another root",
                 )
-            sign = signal.SIGKILL if waited > patience else STOP
-            if asked != agent or sign == signal.SIGKILL:
+            sign = signal.SIGKILL if waited > grace else STOP
+            if signalled != agent or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError):
                     if process.uid_of(agent.pid) == os.geteuid():
                         os.kill(agent.pid, sign)
-                asked = agent
-        if waited > 2 * patience:
+                signalled = agent
+        if waited > 2 * grace:
             raise CheckpointError(f"the agent that holds {path} does not go")
         time.sleep(_POLL)
 
 
-def _gets_on(signs: HolderSigns, held: Optional[Tuple[Process, Process]]) -> bool:
+def _is_flush_progressing(signs: HolderSigns, current_holder: Optional[Tuple[Process, Process]]) -> bool:
     """Whether a flush holds it, and is not standing still."""
-    return held is not None and held[1] == NOBODY and is_alive(held[0]) and signs.still_for() < _STILL
+    return (
+        current_holder is not None
+        and current_holder[1] == NOBODY
+        and is_alive(current_holder[0])
+        and signs.still_for() < _STILL
+    )

@@ -13,14 +13,14 @@ from hyperpod_kit.untrusted.text import clean
 _TAIL = 8192
 
 
-def last_words(path: str) -> str:
+def take_last_line(path: str) -> str:
     """The last line of a log of ours, which is removed; "" when it is empty, not there, or another's."""
     try:
-        fd, found = open_own_file(path, os.O_RDONLY)
+        fd, status = open_own_file(path, os.O_RDONLY)
     except (OSError, Untrusted):
         return ""
     try:
-        tail = os.pread(fd, _TAIL, max(0, found.st_size - _TAIL))
+        tail = os.pread(fd, _TAIL, max(0, status.st_size - _TAIL))
     finally:
         os.close(fd)
     with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ import json
 import os
 from typing import Any, Callable, Dict, List, Mapping, Match, NamedTuple, Optional, Pattern, TypeVar
 
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.untrusted import by_descriptor, parse
 from hyperpod_kit.untrusted.dirfd import reopen
 
@@ -39,13 +39,13 @@ class FoundPage(NamedTuple):
         return parse.document(os.pread(self.fd, PAGE, 0))
 
 
-def opened_own(path: str) -> int:
+def open_owned(path: str) -> int:
     """A descriptor to write the note that is ours, made where there is none. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with by_descriptor.parent_directory(path) as (folder, name):
         fd = os.open(name, flags, 0o600, dir_fd=folder)
-    there = os.fstat(fd)
-    if (there.st_uid, there.st_nlink, there.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
+    status = os.fstat(fd)
+    if (status.st_uid, status.st_nlink, status.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
         os.close(fd)
         raise PermissionError(errno.EPERM, "not a note of ours", path)
     return fd
@@ -60,9 +60,9 @@ def put(fd: int, body: Mapping[str, Any]) -> None:
 def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[FoundPage], Optional[T]]) -> List[T]:
     """What `read` makes of the files with such names, each of the user whom its name says; what it answers None to, or
     raises OSError or ValueError at, is passed over. Raises OSError."""
-    found: List[T] = []
+    notes: List[T] = []
     counts: Dict[int, int] = {}
-    with contextlib.closing(places.listed(folder, ending, MOST_OF_ONE)) as files:
+    with contextlib.closing(shm_paths.list_files(folder, ending, MOST_OF_ONE)) as files:
         for uid, name, named in files:
             match = pattern.fullmatch(name)
             if match is None or counts.get(uid, 0) >= MOST_OF_ONE:
@@ -70,10 +70,10 @@ def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[Fo
             note = _read(uid, match, named, read)
             if note is not None:
                 counts[uid] = counts.get(uid, 0) + 1
-                found.append(note)
-            if len(found) == MOST:
+                notes.append(note)
+            if len(notes) == MOST:
                 break
-    return found
+    return notes
 
 
 def _read(uid: int, name: Match[str], named: int, read: Callable[[FoundPage], Optional[T]]) -> Optional[T]:

@@ -41,11 +41,11 @@ class PartnerCopies:
                 setup.partner_port,
             ).port
 
-    def use(self, addresses: Sequence[Address]) -> None:
+    def set_partner(self, addresses: Sequence[Address]) -> None:
         """The partner's agent is there."""
         self._partner = RemotePartner(addresses, self._setup.token, self._setup.rank, self._pace)
 
-    def sealing(self, shard: SlotShard) -> Callable[[], Page]:
+    def seal_job(self, shard: SlotShard) -> Callable[[], Page]:
         """A job for the sealer: a capture counts as sealed when its copy is made, or nobody takes one."""
 
         def job() -> Page:
@@ -70,13 +70,13 @@ class PartnerCopies:
         self._partner = None
         self._pace.lift()
 
-    def settle(self, keep: Optional[Key]) -> None:
+    def free_earlier(self, keep: Optional[Key]) -> None:
         """The run has restored: of earlier starts only that capture may be needed. Raises OSError."""
-        mine = self._setup.incarnation
+        incarnation = self._setup.incarnation
         partner_memory.remove(
             self._setup.folder,
             self._setup.run_hash,
-            keep=lambda page: page.key == keep or page.origin.incarnation == mine,
+            keep=lambda page: page.key == keep or page.origin.incarnation == incarnation,
         )
 
     def remove(self) -> None:

@@ -14,8 +14,8 @@ import os
 from dataclasses import replace
 from typing import Callable, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import lock, places, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, Page, SlotState
+from hyperpod_kit.checkpoint.agent import lock, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot, SlotName
 from hyperpod_kit.errors import NotEnoughSharedMemory, Untrusted
 from hyperpod_kit.untrusted import by_descriptor
@@ -23,32 +23,32 @@ from hyperpod_kit.untrusted import by_descriptor
 NAME = "partners"
 
 
-def folder_of(own: str) -> str:
-    """The directory beside the slots in `own`, whether it is there or not."""
-    return os.path.join(own, NAME)
+def copies_directory(slots_directory: str) -> str:
+    """The directory beside the slots in `slots_directory`, whether it is there or not."""
+    return os.path.join(slots_directory, NAME)
 
 
-def room_for(own: str, run: str, page: Page, number: int, extra: int) -> Slot:
+def reserve_slot(slots_directory: str, run: str, page: Page, number: int, extra: int) -> Slot:
     """A slot that the capture `page` of another node's rank fits into, in place of what was slot `number` there before.
 
     Raises NotEnoughSharedMemory, CheckpointError, OSError.
     """
-    folder = folder_of(own)
+    folder = copies_directory(slots_directory)
     with contextlib.suppress(FileExistsError):
         by_descriptor.make_directory(folder, 0o700)
-    name = SlotName(places.node_uid(), run, page.origin.rank, number)
+    name = SlotName(shm_paths.node_uid(), run, page.origin.rank, number)
     slot = next(shm_slots.attached(folder, [name]), None)
-    if slot is not None and (slot.room[0] < page.shard.size or slot.room[1] < extra):
+    if slot is not None and (slot.capacity[0] < page.shard.size or slot.capacity[1] < extra):
         slot.close()
         slot = None
     if slot is None:
         shm_slots.remove(folder, name)
         slot = shm_slots.create(folder, name, page.shard.size, extra_room=max(extra, shm_slots.EXTRA_ROOM))
-    slot.put(replace(page, state=SlotState.WRITING))
+    slot.write_page(replace(page, state=SlotState.WRITING))
     return slot
 
 
-def sealed(folder: str, run: str) -> Iterator[Tuple[SlotName, Page]]:
+def sealed_copies(folder: str, run: str) -> Iterator[Tuple[SlotName, Page]]:
     """The whole captures of a run that lie in `folder`. Raises OSError."""
     for slot in shm_slots.attached(folder, names(folder, run)):
         page = slot.page
@@ -60,27 +60,27 @@ def sealed(folder: str, run: str) -> Iterator[Tuple[SlotName, Page]]:
 def names(folder: str, run: Optional[str] = None) -> List[SlotName]:
     """The slots there; none where there is no such directory. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        return shm_slots.names(folder, uid=places.node_uid(), run=run)
+        return shm_slots.names(folder, uid=shm_paths.node_uid(), run=run)
     return []
 
 
-def runs(own: str) -> List[str]:
+def runs(slots_directory: str) -> List[str]:
     """The runs of which copies lie here. Raises OSError."""
-    return sorted({name.run for name in names(folder_of(own))})
+    return sorted({name.run for name in names(copies_directory(slots_directory))})
 
 
-def find(own: str, run: str, rank: int, key: Key) -> Optional[Slot]:
+def find_slot(slots_directory: str, run: str, rank: int, key: Key) -> Optional[Slot]:
     """The slot of that rank's capture, of another node's or of this one's. Raises OSError."""
-    for folder in (folder_of(own), own):
-        for name, page in sealed(folder, run):
+    for folder in (copies_directory(slots_directory), slots_directory):
+        for name, page in sealed_copies(folder, run):
             if name.rank == rank and page.key == key:
                 return next(shm_slots.attached(folder, [name]), None)
     return None
 
 
-def remove(own: str, run: str, *, keep: Callable[[Page], bool] = lambda page: False) -> None:
+def remove(slots_directory: str, run: str, *, keep: Callable[[Page], bool] = lambda page: False) -> None:
     """Free the run's copies here, except those of which `keep` says so. Raises OSError."""
-    folder = folder_of(own)
+    folder = copies_directory(slots_directory)
     for slot in shm_slots.attached(folder, names(folder, run)):
         page = slot.page
         slot.close()
@@ -88,33 +88,33 @@ def remove(own: str, run: str, *, keep: Callable[[Page], bool] = lambda page: Fa
             shm_slots.remove(folder, slot.name)
 
 
-def remove_halves(own: str, run: str) -> None:
+def remove_halves(slots_directory: str, run: str) -> None:
     """Free what holds no whole copy, of a run without an agent here. What cannot be read stays. Raises OSError."""
-    folder = folder_of(own)
+    folder = copies_directory(slots_directory)
     for name in names(folder, run):
-        if shm_slots.is_unmade(folder, name):
+        if shm_slots.is_incomplete(folder, name):
             shm_slots.remove(folder, name)
     for slot in shm_slots.attached(folder, names(folder, run)):
-        page, blank = slot.page, slot.blank
+        page, blank = slot.page, slot.is_blank
         slot.close()
-        if blank or (page is not None and page.state not in WHOLE):
+        if blank or (page is not None and page.state not in COMPLETE_STATES):
             shm_slots.remove(folder, slot.name)
 
 
-def locked(own: str, run: str) -> Optional[List[lock.Lock]]:
+def lock_agents(slots_directory: str, run: str) -> Optional[List[lock.Lock]]:
     """The locks of all agents of the run that have been here; None when one is at work. Raises OSError."""
     taken: List[lock.Lock] = []
-    first = shm_slots.lock_file(places.node_uid(), run, 0).rpartition("-")[0]
-    for name in sorted(os.listdir(own)):
+    first = shm_slots.lock_file(shm_paths.node_uid(), run, 0).rpartition("-")[0]
+    for name in sorted(os.listdir(slots_directory)):
         if not name.startswith(f"{first}-") or not name.endswith(".lock"):
             continue
         try:
-            one = lock.try_acquire(os.path.join(own, name))
+            agent_lock = lock.try_acquire(os.path.join(slots_directory, name))
         except (Untrusted, NotEnoughSharedMemory):
             continue  # another's file: no agent of ours has it
-        if one is None:
-            for held in taken:
-                held.release()
+        if agent_lock is None:
+            for acquired in taken:
+                acquired.release()
             return None
-        taken.append(one)
+        taken.append(agent_lock)
     return taken

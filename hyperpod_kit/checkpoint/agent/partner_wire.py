@@ -1,6 +1,6 @@
 """Captures from one node's memory to another's, over TCP: by the token of this start, proved, at a limited rate.
 
-Both sides greet as agents do (see greeting), with a key of its own. Then one request a connection, a sealed line each:
+Both sides greet as agents do (see handshake), with a key of its own. Then one request a connection, a sealed line each:
 
     put   slot, page -> `go` -> the bytes, their proof -> `kept`           an owner's agent to its partner's
     get   key -> `have` with its page -> `go` -> the bytes, their proof    a rank that has lost its memory
@@ -15,11 +15,11 @@ import sys
 from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence
 
 from hyperpod_kit.checkpoint.agent import partner_memory
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState, page_of
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState, parse_page
 from hyperpod_kit.checkpoint.agent.persist import Pace
-from hyperpod_kit.checkpoint.agent.protocol.message import as_key
+from hyperpod_kit.checkpoint.agent.protocol.message import parse_key
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
-from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, met
+from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, connect
 from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import message_auth
 
@@ -36,7 +36,7 @@ class CopyHolder(Protocol):
         """Returns when the copy is whole there. Raises OSError, CheckpointError."""
 
 
-def key_of(token: str) -> bytes:
+def derive_key(token: str) -> bytes:
     return message_auth.derive_key(token.encode(), "partner memory")
 
 
@@ -57,7 +57,7 @@ def _send(wire: Wire, key: bytes, slot: Slot, page: Page, pace: Pace) -> None:
     after = slot.page
     if after is None or after.key != page.key or after.state != SlotState.SEALED:
         raise CheckpointError("the capture was freed while it was read")
-    wire.say(op="sent", proof=mac.hexdigest())
+    wire.send_message(op="sent", proof=mac.hexdigest())
 
 
 def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
@@ -66,15 +66,15 @@ def _receive(wire: Wire, key: bytes, slot: Slot, page: Page) -> None:
     extra = bytearray(page.shard.extra_size)
     wire.receive(_pieces(memoryview(extra)), mac)
     wire.receive(_pieces(slot.image[: page.shard.size]), mac)
-    if not message_auth.matches(wire.hear("sent").get("proof"), mac.hexdigest()):
+    if not message_auth.matches(wire.expect("sent").get("proof"), mac.hexdigest()):
         raise Untrusted("bytes without their proof: they are not of who greeted, or were changed on their way")
-    slot.put_extra(bytes(extra))
-    slot.put_dated(page)  # a copy is as old as it lies here: the clock of another node means nothing on this one
+    slot.write_extra(bytes(extra))
+    slot.write_dated(page)  # a copy is as old as it lies here: the clock of another node means nothing on this one
 
 
-def _sane(body: Any, run_id: str, rank: int) -> Page:
+def _parse_sealed_page(body: Any, run_id: str, rank: int) -> Page:
     """A page that another node sent. Raises CheckpointError, ValueError, TypeError, KeyError."""
-    page = page_of(dict(body))
+    page = parse_page(dict(body))
     if page.state != SlotState.SEALED or page.origin.run_id != run_id or page.origin.rank != rank:
         raise CheckpointError("this is no sealed capture of that rank and run")
     return page
@@ -84,16 +84,16 @@ class RemotePartner:
     """The agent at `addresses`, of another node, for captures of `rank`."""
 
     def __init__(self, addresses: Sequence[Address], token: str, rank: int, pace: Pace) -> None:
-        self._addresses, self._key, self._rank, self._pace = tuple(addresses), key_of(token), rank, pace
+        self._addresses, self._key, self._rank, self._pace = tuple(addresses), derive_key(token), rank, pace
 
     def put(self, slot: Slot, page: Page) -> None:
         """See CopyHolder."""
-        wire = met(self._addresses, self._key, self._rank)
+        wire = connect(self._addresses, self._key, self._rank)
         try:
-            wire.say(op="put", slot=slot.name.slot, page=page.to_json())
-            wire.hear("go")
+            wire.send_message(op="put", slot=slot.name.slot, page=page.to_json())
+            wire.expect("go")
             _send(wire, self._key, slot, page, self._pace)
-            wire.hear("kept")
+            wire.expect("kept")
         except (Untrusted, ValueError) as err:
             raise CheckpointError(str(err)) from None
         finally:
@@ -104,14 +104,14 @@ def get(
     addresses: Sequence[Address], token: str, run_id: str, rank: int, key: Key, make: Callable[[Page], Slot]
 ) -> None:
     """Fetch that rank's capture into the slot that `make` gives for its page. Raises OSError, CheckpointError."""
-    secret = key_of(token)
-    wire = met(addresses, secret, rank)
+    secret = derive_key(token)
+    wire = connect(addresses, secret, rank)
     slot: Optional[Slot] = None
     try:
-        wire.say(op="get", key=list(key))
-        page = _sane(wire.hear("have").get("page"), run_id, rank)
+        wire.send_message(op="get", key=list(key))
+        page = _parse_sealed_page(wire.expect("have").get("page"), run_id, rank)
         slot = make(page)
-        wire.say(op="go")
+        wire.send_message(op="go")
         _receive(wire, secret, slot, page)
     except BaseException as err:
         if slot is not None:
@@ -132,45 +132,45 @@ class PartnerServer:
         self, folder: str, run: str, run_id: str, token: str, world: int, addresses: Sequence[str], port: int = 0
     ) -> None:
         self._folder, self._run, self._run_id = folder, run, run_id
-        self._key = key_of(token)
-        self._told = ""
-        self._wires = WireServer(self._key, world, self._answer, addresses, port, name="partners")
+        self._key = derive_key(token)
+        self._logged_failure = ""
+        self._wires = WireServer(self._key, world, self._serve_request, addresses, port, name="partners")
         self.port = self._wires.port
 
-    def _answer(self, wire: Wire, rank: int) -> None:
+    def _serve_request(self, wire: Wire, rank: int) -> None:
         try:
-            asked = wire.heard()
-            if asked.get("op") == "put":
-                self._take(wire, rank, asked)
-            elif asked.get("op") == "get":
-                self._give(wire, rank, as_key(asked["key"]))
+            request = wire.receive_message()
+            if request.get("op") == "put":
+                self._receive_copy(wire, rank, request)
+            elif request.get("op") == "get":
+                self._send_copy(wire, rank, parse_key(request["key"]))
         except Exception as err:  # of a peer: it ends its own connection, and is told of once
-            words = f"a partner's capture (rank {rank}): {type(err).__name__}: {err}"
-            if words != self._told:
-                self._told = words
-                print(words, file=sys.stderr, flush=True)
+            failure = f"a partner's capture (rank {rank}): {type(err).__name__}: {err}"
+            if failure != self._logged_failure:
+                self._logged_failure = failure
+                print(failure, file=sys.stderr, flush=True)
             raise
 
-    def _take(self, wire: Wire, rank: int, asked: Dict[str, Any]) -> None:
-        page, number = _sane(asked.get("page"), self._run_id, rank), asked.get("slot")
+    def _receive_copy(self, wire: Wire, rank: int, request: Dict[str, Any]) -> None:
+        page, number = _parse_sealed_page(request.get("page"), self._run_id, rank), request.get("slot")
         if type(number) is not int or not 0 <= number < _SLOTS:
             raise CheckpointError(f"slot is {str(number)[:80]!r}")
-        slot = partner_memory.room_for(self._folder, self._run, page, number, page.shard.extra_size)
+        slot = partner_memory.reserve_slot(self._folder, self._run, page, number, page.shard.extra_size)
         try:
-            wire.say(op="go")
+            wire.send_message(op="go")
             _receive(wire, self._key, slot, page)
-            wire.say(op="kept")
+            wire.send_message(op="kept")
         finally:
             slot.close()
 
-    def _give(self, wire: Wire, rank: int, key: Key) -> None:
-        slot = partner_memory.find(self._folder, self._run, rank, key)
+    def _send_copy(self, wire: Wire, rank: int, key: Key) -> None:
+        slot = partner_memory.find_slot(self._folder, self._run, rank, key)
         page = slot.page if slot is not None else None
         if slot is None or page is None:
             raise CheckpointError("it is not here any more")
         try:
-            wire.say(op="have", page=page.to_json())
-            wire.hear("go")  # bytes that followed a line at once would be read with it
+            wire.send_message(op="have", page=page.to_json())
+            wire.expect("go")  # bytes that followed a line at once would be read with it
             _send(wire, self._key, slot, page, Pace())
         finally:
             slot.close()

@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import movement
+from hyperpod_kit.checkpoint.agent import io_progress
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -48,44 +48,51 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class How:
+class WriteOptions:
     """The circumstances of a write: whether it has lost its purpose, and how fast it may go."""
 
     stopped: Callable[[], bool] = lambda: False
     pace: Pace = field(default_factory=Pace)
 
 
-def write_shard(shard: SlotShard, store: Store, attempt: str, how: Optional[How] = None) -> manifest.FileRecord:
-    """Write the image as this rank's shard of `attempt`, durable. Returns its record.
+def write_shard(
+    shard: SlotShard, store: Store, checkpoint_id: str, options: Optional[WriteOptions] = None
+) -> manifest.FileRecord:
+    """Write the image as this rank's shard of `checkpoint_id`, durable. Returns its record.
 
     Raises Stopped, CheckpointError when the slot cannot be sealed, OSError (ENOSPC, EDQUOT, ESTALE, ...).
     """
     name, size = layout.shard_file(shard.page.origin.rank), shard.page.shard.size
     ranges = [(at, min(at + WRITE, size)) for at in range(0, size, WRITE)]
-    write_file(store, f"{attempt}/{name}", size, ranges, shard.view, how or How())
+    write_file(store, f"{checkpoint_id}/{name}", size, ranges, shard.view, options or WriteOptions())
     return manifest.FileRecord(name, size, shard.page.shard.root, shard.page.origin.rank)
 
 
 def write_file(
-    store: Store, name: str, size: int, ranges: List[Tuple[int, int]], bring: Callable[[int, int], memoryview], how: How
+    store: Store,
+    name: str,
+    size: int,
+    ranges: List[Tuple[int, int]],
+    read_range: Callable[[int, int], memoryview],
+    options: WriteOptions,
 ) -> None:
-    """Make the object `name` of `size` bytes from `bring(begin, end)` of each of `ranges`, which are ascending.
+    """Make the object `name` of `size` bytes from `read_range(begin, end)` of each of `ranges`, which are ascending.
 
-    Raises Stopped, OSError, and what `bring` raises; then there is no such object where the storage can avoid it.
+    Raises Stopped, OSError, and what `read_range` raises; then there is no such object where the storage can avoid it.
     """
     failpoint("persist.begin")
     writer = store.open_write(name, size)
 
-    def one(at: int, end: int) -> None:
-        how.pace.take(end - at)
-        if how.stopped():
+    def write_range(at: int, end: int) -> None:
+        options.pace.take(end - at)
+        if options.stopped():
             raise Stopped(f"{name} stopped at byte {at}")
-        writer.write(bring(at, end), at)
-        movement.moved()
+        writer.write(read_range(at, end), at)
+        io_progress.record_progress()
         failpoint("persist.slice")
 
     try:
-        _share_out(iter(ranges), one, THREADS if store.capabilities.parallel_write else 1)
+        _run_in_threads(iter(ranges), write_range, THREADS if store.capabilities.parallel_write else 1)
         failpoint("persist.before_sync")
         writer.finish()
     except BaseException:
@@ -94,7 +101,7 @@ def write_file(
     failpoint("persist.done")
 
 
-def _share_out(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], None], threads: int) -> None:
+def _run_in_threads(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], None], threads: int) -> None:
     """`work` on each range, handed out in order to at most `threads` threads, this one included.
 
     Raises what the first failing range raised, after the others that had begun have ended. Without memory a new thread
@@ -108,15 +115,15 @@ def _share_out(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], Non
     def loop() -> None:
         while not errors:
             with changed:
-                found = next(ranges, None)
-            if found is None:
+                next_range = next(ranges, None)
+            if next_range is None:
                 return
             try:
-                work(*found)
+                work(*next_range)
             except BaseException as err:
                 errors.append(err)
 
-    def other() -> None:
+    def extra_loop() -> None:
         nonlocal working
         with changed:
             working += 1
@@ -129,7 +136,7 @@ def _share_out(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], Non
 
     for _ in range(threads - 1):
         with contextlib.suppress(RuntimeError):  # no thread is to be had: it takes longer
-            _thread.start_new_thread(other, ())
+            _thread.start_new_thread(extra_loop, ())
     loop()
     with changed:
         changed.wait_for(lambda: not working)

@@ -25,12 +25,12 @@ Tensors = Optional[Sequence[Tuple[str, str, str]]]
 
 
 class Difference(NamedTuple):
-    """Two ranks of one set of holders that differ; `apart` of the `of` ranks differ from the first."""
+    """Two ranks of one set of holders that differ; `differing` of the `total` ranks differ from the first."""
 
     holders: str
     ranks: Tuple[int, int]
-    apart: int
-    of: int
+    differing: int
+    total: int
 
 
 def combined(tensors: Sequence[Tuple[str, str, str]]) -> str:
@@ -38,14 +38,14 @@ def combined(tensors: Sequence[Tuple[str, str, str]]) -> str:
     return digest.small(json.dumps(sorted(tensors), separators=(",", ":")).encode())
 
 
-def of_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
+def digests_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
     """What a capture's tree says; {} where nothing was compared."""
-    found = tree.get(REPLICAS)
-    return {str(holders): str(value) for holders, value in found.items()} if isinstance(found, dict) else {}
+    recorded = tree.get(REPLICAS)
+    return {str(holders): str(value) for holders, value in recorded.items()} if isinstance(recorded, dict) else {}
 
 
-def of_text(extra: bytes) -> Dict[str, str]:
-    """As `of_tree`, of a capture's text, where they come last: thousands of names before them are not parsed.
+def digests_in_text(extra: bytes) -> Dict[str, str]:
+    """As `digests_in_tree`, of a capture's text, where they come last: thousands of names before them are not parsed.
 
     Raises ValueError when it is no JSON.
     """
@@ -53,69 +53,76 @@ def of_text(extra: bytes) -> Dict[str, str]:
     if at < 0:
         return {}
     try:
-        return of_tree(json.loads(b"{" + extra[at + 1 :]))
+        return digests_in_tree(json.loads(b"{" + extra[at + 1 :]))
     except ValueError:  # somebody's own key of that name, further up
-        return of_tree(json.loads(extra))
+        return digests_in_tree(json.loads(extra))
 
 
-def of_slot(slot: Slot) -> Dict[str, str]:
-    """As `of_tree`, of a capture in memory; {} where its text is damaged, which whoever uses it finds out."""
+def digests_in_slot(slot: Slot) -> Dict[str, str]:
+    """As `digests_in_tree`, of a capture in memory; {} where its text is damaged, which whoever uses it finds out."""
     page = slot.page
     try:
-        return of_text(slot.extra(page.shard.extra_size)) if page is not None else {}
+        return digests_in_text(slot.extra(page.shard.extra_size)) if page is not None else {}
     except ValueError:
         return {}
 
 
-def with_replicas(extra: bytes, held: Replicas) -> bytes:
+def with_replicas(extra: bytes, digests: Replicas) -> bytes:
     """A capture's text with them; unchanged where there are none."""
-    if not held:
+    if not digests:
         return extra
-    return extra[:-1] + b"," + json.dumps({REPLICAS: held}, separators=(",", ":")).encode()[1:]
+    return extra[:-1] + b"," + json.dumps({REPLICAS: digests}, separators=(",", ":")).encode()[1:]
 
 
-def difference(by_rank: Mapping[int, Replicas]) -> Optional[Difference]:
+def find_difference(by_rank: Mapping[int, Replicas]) -> Optional[Difference]:
     """The first set of holders whose ranks differ; a rank that did not compare is no argument."""
     sets: Dict[str, Dict[int, str]] = {}
     for rank in sorted(by_rank):
         for holders, value in by_rank[rank].items():
             sets.setdefault(holders, {})[rank] = value
-    for holders, found in sorted(sets.items()):
-        first = min(found)
-        apart = [rank for rank in sorted(found) if found[rank] != found[first]]
+    for holders, rank_digests in sorted(sets.items()):
+        first = min(rank_digests)
+        apart = [rank for rank in sorted(rank_digests) if rank_digests[rank] != rank_digests[first]]
         if apart:
-            return Difference(holders, (first, apart[0]), len(apart), len(found))
+            return Difference(holders, (first, apart[0]), len(apart), len(rank_digests))
     return None
 
 
-def explain(found: Difference, first: Tensors = None, second: Tensors = None) -> str:
+def explain(difference: Difference, first: Tensors = None, second: Tensors = None) -> str:
     """What differs between the two ranks, and the way out. Without their tensors, that something does."""
-    one, other = found.ranks
+    first_rank, second_rank = difference.ranks
     if first is None or second is None:
-        return f"tensors that rank {one} and rank {other} both hold differ (which is not known any more); {_of(found)}"
-    here = {name: (layout, value) for name, layout, value in first}
-    there = {name: (layout, value) for name, layout, value in second}
+        return (
+            f"tensors that rank {first_rank} and rank {second_rank} both hold differ (which is not known any more); "
+            f"{_count_text(difference)}"
+        )
+    first_tensors = {name: (layout, value) for name, layout, value in first}
+    second_tensors = {name: (layout, value) for name, layout, value in second}
 
     def order(name: str) -> Tuple[int, str]:
-        both = name in here and name in there
-        return (2 if both and here[name][0] == there[name][0] else 0 if both else 1, name)
+        both = name in first_tensors and name in second_tensors
+        return (2 if both and first_tensors[name][0] == second_tensors[name][0] else 0 if both else 1, name)
 
-    names = sorted((name for name in {*here, *there} if here.get(name) != there.get(name)), key=order)
+    names = sorted(
+        (name for name in {*first_tensors, *second_tensors} if first_tensors.get(name) != second_tensors.get(name)),
+        key=order,
+    )
     if not names:
-        return f"tensors that rank {one} and rank {other} both hold differ; {_of(found)}"
+        return f"tensors that rank {first_rank} and rank {second_rank} both hold differ; {_count_text(difference)}"
     name = names[0]
     way_out = f"if each rank has its own: State(own=[{name!r}]), or a name per rank"
     if order(name)[0] == 0:
-        what = f"{name} is {here[name][0]} on rank {one} and {there[name][0]} on rank {other}"
+        first_layout, second_layout = first_tensors[name][0], second_tensors[name][0]
+        what = f"{name} is {first_layout} on rank {first_rank} and {second_layout} on rank {second_rank}"
     elif order(name)[0] == 2:
-        what = f"{name} has other bytes on rank {one} than on rank {other}"
+        what = f"{name} has other bytes on rank {first_rank} than on rank {second_rank}"
     else:
-        has, lacks = (one, other) if name in here else (other, one)
+        has, lacks = (first_rank, second_rank) if name in first_tensors else (second_rank, first_rank)
         what = f"{name} is on rank {has} and not on rank {lacks}"
         way_out = "who holds what is agreed in restore(): call it before the first save, start again when it changes"
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-    return f"{what}{more}; {_of(found)}; {way_out}"
+    return f"{what}{more}; {_count_text(difference)}; {way_out}"
 
 
-def _of(found: Difference) -> str:
-    return f"{found.apart} of {found.of} ranks differ from rank {found.ranks[0]}"
+def _count_text(difference: Difference) -> str:
+    return f"{difference.differing} of {difference.total} ranks differ from rank {difference.ranks[0]}"

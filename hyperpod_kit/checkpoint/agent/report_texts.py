@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 from hyperpod_kit.checkpoint.agent import control_page, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
-from hyperpod_kit.checkpoint.repository import digest, own_tree
+from hyperpod_kit.checkpoint.repository import digest, rank_extra_state
 
 _LONG = 1024
 """Bytes from which on a text is said by its digest."""
@@ -29,63 +29,64 @@ _CAPTURES = 3
 """Captures of which the leader keeps the texts."""
 
 
-def _is_alike(key: str, text: str) -> bool:
+def _is_shared(key: str, text: str) -> bool:
     """Whether other ranks may well have the same, and it is worth asking."""
     return len(text) >= _LONG and key not in _EACH
 
 
-class ReportTeller:
-    """What an agent says of its rank's shards, save after save. `outright`: with all texts, as rank 0's own does."""
+class ReportEncoder:
+    """What an agent says of its rank's shards, save after save. `inline_texts`: with all texts, as rank 0's own
+    does."""
 
-    def __init__(self, *, outright: bool = False) -> None:
-        self._outright = outright
+    def __init__(self, *, inline_texts: bool = False) -> None:
+        self._inline_texts = inline_texts
         self._layout = ""
         self._texts: Dict[str, Tuple[str, str]] = {}
-        self._asked: Set[str] = set()
+        self._requested: Set[str] = set()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Whoever is told knows nothing of what was said before."""
         self._layout = ""
 
-    def said(self, report: Report) -> Dict[str, Any]:
+    def encode(self, report: Report) -> Dict[str, Any]:
         """What is said of a shard that is on storage; of a layout only when it is another one than at the last time.
 
         Raises CheckpointError when the report's text is not what was captured.
         """
         shard_report.check(report)
-        parts = [self._part(key, text) for key, text in shard_report.told_parts(report)]
+        parts = [self._encode_part(key, text) for key, text in shard_report.reported_parts(report)]
         body: Dict[str, Any] = {"page": report.page.to_json(), "record": report.record.to_json(), "parts": parts}
-        if report.own is not None:
-            body["tree"] = list(report.own.place)
+        if report.rank_state is not None:
+            body["tree"] = list(report.rank_state.location)
         if report.page.shard.layout != self._layout:
             self._layout = report.page.shard.layout
-            pattern, own, pieces = shard_report.texts_of(report.pieces)
+            pattern, table_text, pieces = shard_report.table_texts(report.pieces)
             if pieces is None:
-                body.update(own=own, pattern=self._part("", pattern))
+                body.update(own=table_text, pattern=self._encode_part("", pattern))
             else:
                 body["pieces"] = shard_report.pieces_to_json(pieces)
         return body
 
-    def _part(self, key: str, text: str) -> List[Optional[str]]:
+    def _encode_part(self, key: str, text: str) -> List[Optional[str]]:
         """[key, text], or [key, None, digest]."""
-        if self._outright or key in self._asked or not _is_alike(key, text):
+        if self._inline_texts or key in self._requested or not _is_shared(key, text):
             return [key, text]
-        found = digest.small(text.encode())
-        self._texts[found] = (key, text)
+        text_digest = digest.small(text.encode())
+        self._texts[text_digest] = (key, text)
         while len(self._texts) > _KEPT:
             del self._texts[next(iter(self._texts))]
-        return [key, None, found]
+        return [key, None, text_digest]
 
-    def text(self, wanted: str) -> Optional[str]:
+    def find_text(self, text_digest: str) -> Optional[str]:
         """The text of that digest; None when it is not known any more. A part that changes is said outright from now
         on: this rank would be asked for it at every save."""
-        key, text = self._texts.get(wanted, ("", None))
+        key, text = self._texts.get(text_digest, ("", None))
         if key:
-            self._asked.add(key)
+            self._requested.add(key)
         return text
 
 
-class Ask(NamedTuple):
+class TextRequest(NamedTuple):
     """The agent of `rank` is to tell a text of its report about `key`."""
 
     rank: int
@@ -93,147 +94,147 @@ class Ask(NamedTuple):
     digest: str
 
 
-class Heard(NamedTuple):
+class ReportUpdate(NamedTuple):
     """What follows from what was told: reports that are whole now or never will be, and texts to ask for."""
 
     reports: Tuple[Tuple[int, Key, ShardReport], ...] = ()
-    asks: Tuple[Ask, ...] = ()
+    requests: Tuple[TextRequest, ...] = ()
     failed: Tuple[Tuple[int, Key, str], ...] = ()
 
 
 class _Waiting(NamedTuple):
     """A report, and the digests of the texts that it names."""
 
-    said: Dict[str, Any]
+    body: Dict[str, Any]
     named: Tuple[str, ...]
 
 
-class Texts:
+class ReportDecoder:
     """Rank 0's side: which texts are known, and whose reports wait for others."""
 
     def __init__(self) -> None:
-        self._known: Dict[str, str] = {}
-        self._used: Dict[str, Key] = {}
+        self._texts: Dict[str, str] = {}
+        self._last_used: Dict[str, Key] = {}
         self._keys: List[Key] = []
         self._waiting: Dict[Tuple[int, Key], _Waiting] = {}
-        self._asked: Dict[str, int] = {}
+        self._requested: Dict[str, int] = {}
         self._layouts: Dict[int, Tuple[str, Dict[str, Any]]] = {}
 
-    def heard(self, rank: int, key: Key, said: Dict[str, Any]) -> Heard:
+    def add_report(self, rank: int, key: Key, body: Dict[str, Any]) -> ReportUpdate:
         """A report. Raises KeyError, ValueError, TypeError when it is none."""
-        said = self._with_layout(rank, said)
-        parts = _parts(said)
-        self._turn(key)
+        body = self._with_layout(rank, body)
+        parts = _parse_parts(body)
+        self._keep_recent(key)
         named = []
         for part in parts:
             name, text = part[0], part[1]
             if text is None:
                 named.append(str(part[2]))
-            elif _is_alike(name, text):
-                self._know(digest.small(text.encode()), text, key)
-        self._waiting[rank, key] = _Waiting(said, tuple(named))
-        return self._settled([(rank, key)])
+            elif _is_shared(name, text):
+                self._store_text(digest.small(text.encode()), text, key)
+        self._waiting[rank, key] = _Waiting(body, tuple(named))
+        return self._complete_reports([(rank, key)])
 
-    def told(self, rank: int, key: Key, wanted: str, text: Optional[str]) -> Heard:
+    def add_text(self, rank: int, key: Key, text_digest: str, text: Optional[str]) -> ReportUpdate:
         """The answer to an Ask; None where that rank does not have the text any more."""
-        self._asked.pop(wanted, None)
-        wait = [one for one in sorted(self._waiting) if wanted in self._missing(one, every=True)]
+        self._requested.pop(text_digest, None)
+        waiting = [pending for pending in sorted(self._waiting) if text_digest in self._missing(pending, every=True)]
         failed = []
-        if text is not None and digest.small(text.encode()) == wanted:
-            self._know(wanted, text, key)
+        if text is not None and digest.small(text.encode()) == text_digest:
+            self._store_text(text_digest, text, key)
         else:
-            for one in [one for one in wait if one[0] == rank]:
-                del self._waiting[one]
-                failed.append((*one, "what it reported is not known there any more"))
-        found = self._settled([one for one in wait if one in self._waiting])
-        return found._replace(failed=(*failed, *found.failed))
+            for pending in [pending for pending in waiting if pending[0] == rank]:
+                del self._waiting[pending]
+                failed.append((*pending, "what it reported is not known there any more"))
+        update = self._complete_reports([pending for pending in waiting if pending in self._waiting])
+        return update._replace(failed=(*failed, *update.failed))
 
-    def gone(self, rank: int) -> Heard:
+    def remove_rank(self, rank: int) -> ReportUpdate:
         """The agent of `rank` is lost, or another one: what it was asked for others must tell."""
-        for one in [one for one in self._waiting if one[0] == rank]:
-            del self._waiting[one]
+        for pending in [pending for pending in self._waiting if pending[0] == rank]:
+            del self._waiting[pending]
         self._layouts.pop(rank, None)
-        open_ = [wanted for wanted, whom in self._asked.items() if whom == rank]
-        for wanted in open_:
-            del self._asked[wanted]
-        return self._settled(sorted(self._waiting)) if open_ else Heard()
+        requested = [text_digest for text_digest, requested_rank in self._requested.items() if requested_rank == rank]
+        for text_digest in requested:
+            del self._requested[text_digest]
+        return self._complete_reports(sorted(self._waiting)) if requested else ReportUpdate()
 
-    def _with_layout(self, rank: int, said: Dict[str, Any]) -> Dict[str, Any]:
+    def _with_layout(self, rank: int, report: Dict[str, Any]) -> Dict[str, Any]:
         """A report with its layout, which an agent says only when it is another one than at the last time."""
-        layout, body = str(said["page"]["layout"]), {name: said[name] for name in _LAYOUT if name in said}
+        layout, body = str(report["page"]["layout"]), {name: report[name] for name in _LAYOUT if name in report}
         if body:
             self._layouts[rank] = (layout, body)
-        known, body = self._layouts.get(rank, ("", {}))
-        return {**said, **body} if known == layout else said
+        recorded_layout, body = self._layouts.get(rank, ("", {}))
+        return {**report, **body} if recorded_layout == layout else report
 
-    def _turn(self, key: Key) -> None:
+    def _keep_recent(self, key: Key) -> None:
         """Texts of the last few captures are kept; what is forgotten too early is asked for once more."""
         if key not in self._keys:
             self._keys = sorted([*self._keys, key])[-_CAPTURES:]
-            for wanted in [wanted for wanted, used in self._used.items() if used not in self._keys]:
-                del self._known[wanted], self._used[wanted]
+            for text_digest in [text_digest for text_digest, used in self._last_used.items() if used not in self._keys]:
+                del self._texts[text_digest], self._last_used[text_digest]
 
-    def _know(self, wanted: str, text: str, key: Key) -> None:
-        self._known.setdefault(wanted, text)
-        self._used[wanted] = max(key, self._used.get(wanted, key))
+    def _store_text(self, text_digest: str, text: str, key: Key) -> None:
+        self._texts.setdefault(text_digest, text)
+        self._last_used[text_digest] = max(key, self._last_used.get(text_digest, key))
 
-    def _missing(self, one: Tuple[int, Key], *, every: bool = False) -> List[str]:
+    def _missing(self, pending: Tuple[int, Key], *, every: bool = False) -> List[str]:
         """The digests of a report whose texts are not known; with `every` all of its digests."""
-        named = self._waiting[one].named
-        return list(named) if every else [wanted for wanted in named if wanted not in self._known]
+        named = self._waiting[pending].named
+        return list(named) if every else [text_digest for text_digest in named if text_digest not in self._texts]
 
-    def _settled(self, waiting: Iterable[Tuple[int, Key]]) -> Heard:
+    def _complete_reports(self, waiting: Iterable[Tuple[int, Key]]) -> ReportUpdate:
         reports, asks, failed = [], [], []
         for rank, key in waiting:
             missing = self._missing((rank, key))
-            for wanted in missing:
-                if wanted not in self._asked:
-                    self._asked[wanted] = rank
-                    asks.append(Ask(rank, key, wanted))
+            for text_digest in missing:
+                if text_digest not in self._requested:
+                    self._requested[text_digest] = rank
+                    asks.append(TextRequest(rank, key, text_digest))
             if not missing:
-                made = self._made(rank, key, self._waiting.pop((rank, key)).said)
+                made = self._build_report(rank, key, self._waiting.pop((rank, key)).body)
                 if made is None:
                     failed.append((rank, key, "it did not say which tensors it has"))
                 else:
                     reports.append((rank, key, made))
-        return Heard(tuple(reports), tuple(asks), tuple(failed))
+        return ReportUpdate(tuple(reports), tuple(asks), tuple(failed))
 
-    def _made(self, rank: int, key: Key, said: Dict[str, Any]) -> Optional[ShardReport]:
-        page, record = control_page.page_of(dict(said["page"])), shard_report.record_of(said["record"])
-        pattern, own, pieces = "", "", None
-        if "pieces" in said:
-            pieces = shard_report.pieces_of(said["pieces"])
-        elif "own" in said:
-            pattern, own = self._text(said["pattern"], key), str(said["own"])
+    def _build_report(self, rank: int, key: Key, body: Dict[str, Any]) -> Optional[ShardReport]:
+        page, record = control_page.parse_page(dict(body["page"])), shard_report.parse_record(body["record"])
+        pattern, table_text, pieces = "", "", None
+        if "pieces" in body:
+            pieces = shard_report.parse_pieces(body["pieces"])
+        elif "own" in body:
+            pattern, table_text = self._resolve_text(body["pattern"], key), str(body["own"])
         else:
             return None
-        parts = tuple((str(part[0]), self._text(part, key)) for part in said["parts"])
-        tree = own_tree.place_of(said["tree"]) if "tree" in said else None
-        return ShardReport(page, record, parts, pattern, own, pieces, tree)
+        parts = tuple((str(part[0]), self._resolve_text(part, key)) for part in body["parts"])
+        tree = rank_extra_state.parse_location(body["tree"]) if "tree" in body else None
+        return ShardReport(page, record, parts, pattern, table_text, pieces, tree)
 
-    def _text(self, part: List[Any], key: Key) -> str:
+    def _resolve_text(self, part: List[Any], key: Key) -> str:
         if part[1] is None:
-            self._used[part[2]] = max(key, self._used[part[2]])
-            return self._known[part[2]]
+            self._last_used[part[2]] = max(key, self._last_used[part[2]])
+            return self._texts[part[2]]
         text = str(part[1])
         # One object for what all have alike.
-        return self._known.get(digest.small(text.encode()), text) if _is_alike(str(part[0]), text) else text
+        return self._texts.get(digest.small(text.encode()), text) if _is_shared(str(part[0]), text) else text
 
 
-def named(said: Dict[str, Any]) -> List[str]:
-    """The digests of the texts that a report names. Raises as `Texts.heard`."""
-    return [str(part[2]) for part in _parts(said) if part[1] is None]
+def named_digests(body: Dict[str, Any]) -> List[str]:
+    """The digests of the texts that a report names. Raises as `ReportDecoder.add_report`."""
+    return [str(part[2]) for part in _parse_parts(body) if part[1] is None]
 
 
-def _parts(said: Dict[str, Any]) -> List[List[Any]]:
+def _parse_parts(body: Dict[str, Any]) -> List[List[Any]]:
     """Every text of a report, said or named. Raises ValueError, KeyError, TypeError."""
-    found = [*said["parts"], *([said["pattern"]] if "pattern" in said else [])]
-    for part in found:
+    parts = [*body["parts"], *([body["pattern"]] if "pattern" in body else [])]
+    for part in parts:
         if not isinstance(part, list) or len(part) not in (2, 3) or not isinstance(part[0], str):
             raise ValueError("a part of a report is none")
         if not isinstance(part[1] if len(part) == 2 else part[2], str) or (len(part) == 3 and part[1] is not None):
             raise ValueError("a part of a report has neither text nor digest")
-    for text in [str(said.get("own", "")), *(word for part in found for word in part if word is not None)]:
+    for text in [str(body.get("own", "")), *(word for part in parts for word in part if word is not None)]:
         if not text.isascii():
             text.encode()  # half of a surrogate pair is no text
-    return found
+    return parts

@@ -1,6 +1,6 @@
 """How agents talk: all to the agent of rank 0, over TCP, by a token that only this start of the run knows.
 
-Who connects is a stranger until he has proved that he has the token (see greeting); every message after that carries
+Who connects is a stranger until he has proved that he has the token (see handshake); every message after that carries
 its own proof. The token is never sent.
 """
 
@@ -16,56 +16,57 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.agent import greeting
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message, line_of
+from hyperpod_kit.checkpoint.agent import handshake
+from hyperpod_kit.checkpoint.agent.channel import Channel, JsonMessage, encode_line
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
 from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
 
-PATIENCE = 30
+PEER_TIMEOUT = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
 
-HURRY = 6
+HURRIED_PEER_TIMEOUT = 6
 """The same once the own trainer was killed: a job that waits to be restarted should not wait for a dead machine.
 Not at a normal end: there nobody waits, and the last save must not be lost to a machine that is only busy."""
 
-GREET = 5.0
+HANDSHAKE_TIMEOUT = 5.0
 """Seconds in which a newcomer has to say who he is."""
 
-ANSWER = 2.0
+RESPONSE_TIMEOUT = 2.0
 """Seconds that an agent which seems to be there gets to say so when another one comes in its place."""
 
 _BESIDE = 64
 """Descriptors of an agent that are not its peers': files, slots, storage's connections."""
 
-_OWN = 48
+_RESERVED = 48
 """As many of them are never given to strangers."""
 
 REJOIN = 60.0
 """Seconds for which an agent that died may be missing while training runs; its trainer starts another one."""
 
-OnPeer = Callable[[int, Optional[Message]], None]
+OnPeer = Callable[[int, Optional[JsonMessage]], None]
 
 
 class _Peer:
-    """An agent that has proved who it is. `heard`: when it last said something; `asked`: when it had to."""
+    """An agent that has proved who it is. `last_message_at`: when it last said something; `pinged_at`: when it had
+    to."""
 
     def __init__(self, rank: int, channel: Channel) -> None:
         self.rank = rank
         self.channel = channel
-        self.heard = time.monotonic()
-        self.asked = 0.0
+        self.last_message_at = time.monotonic()
+        self.pinged_at = 0.0
 
-    def is_there(self) -> bool:
+    def is_responding(self) -> bool:
         """Whether it still answers; the question takes up to ANSWER seconds, in which it counts as being there."""
         now = time.monotonic()
-        if self.heard >= self.asked:
-            self.asked = now
+        if self.last_message_at >= self.pinged_at:
+            self.pinged_at = now
             # It may be gone with its buffers full: whoever tells it must not be who listens to all others.
             # Nor does anybody wait for a thread that dies of memory before it begins, as Thread.start() does.
             with contextlib.suppress(RuntimeError):
-                _thread.start_new_thread(self.channel.send, ({"op": greeting.PING},))
-        return now - self.asked < ANSWER
+                _thread.start_new_thread(self.channel.send, ({"op": handshake.PING},))
+        return now - self.pinged_at < RESPONSE_TIMEOUT
 
 
 class Hub:
@@ -84,7 +85,7 @@ class Hub:
         self._peers: Dict[int, _Peer] = {}
         self._by_descriptor: Dict[int, _Peer] = {}
         self._lock = threading.Lock()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self.port = 0
         if peers + _BESIDE > descriptors.soft():
             raise CheckpointError(
@@ -94,15 +95,17 @@ class Hub:
             )
         if peers:
             listeners, self.port = self._listen(addresses, port)
-            most = min(max(16, 2 * self._world), descriptors.soft() - peers - _OWN)
-            self._strangers = Unauthenticated(listeners, most=most, seconds=GREET, welcome=greeting.question)
+            most = min(max(16, 2 * self._world), descriptors.soft() - peers - _RESERVED)
+            self._strangers = Unauthenticated(
+                listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
+            )
             self._ready = select.epoll()
             threading.Thread(target=self._serve, daemon=True, name="hub").start()
 
     def _listen(self, addresses: Sequence[str], port: int) -> Tuple[List[socket.socket], int]:
         with contextlib.suppress(listening.NoAddress):
             return listening.listen(addresses, port)
-        self._say(
+        self._log_once(
             f"none of {', '.join(addresses) or 'no addresses'} is an address of this machine: "
             "other ranks' agents are heard on all interfaces"
         )
@@ -117,56 +120,56 @@ class Hub:
             for sock in self._strangers.files():
                 poll.register(sock, select.POLLIN)
             due = self._strangers.due
-            found = poll.poll(None if due is None else max(1.0, due * 1000.0))
-            if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in found):
+            ready = poll.poll(None if due is None else max(1.0, due * 1000.0))
+            if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in ready):
                 for guest in self._strangers.arrived():
-                    self._meet(guest)
+                    self._accept(guest)
             if self._strangers.exhausted:
-                self._say(f"agents of other ranks wait: {self._strangers.exhausted}")
+                self._log_once(f"agents of other ranks wait: {self._strangers.exhausted}")
             for descriptor, _ in self._ready.poll(0):
-                self._hear(self._by_descriptor[descriptor])
+                self._receive_from(self._by_descriptor[descriptor])
 
-    def _meet(self, guest: PendingConnection) -> None:
+    def _accept(self, guest: PendingConnection) -> None:
         """Take in who has proved that he has the token; all others are nobody."""
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = greeting.heard(self._key, guest.welcome, guest.line, self._world)
+            hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._world)
         if hello is None:
             guest.sock.close()
             return
         channel = Channel(guest.sock, hello.seals, guest.lines)
         before = self._peers.get(hello.rank)
-        if before is not None and (not hello.again or before.is_there()):
-            channel.send({"op": greeting.REFUSED})
+        if before is not None and (not hello.again or before.is_responding()):
+            channel.send({"op": handshake.REFUSED})
             channel.close()
             return
         if before is not None:
             self._forget(before)
-        channel.patience(PATIENCE)
+        channel.set_dead_peer_timeout(PEER_TIMEOUT)
         peer = _Peer(hello.rank, channel)
         with self._lock:
             self._peers[peer.rank] = peer
         self._by_descriptor[channel.fileno()] = peer
         self._ready.register(channel.fileno(), select.EPOLLIN)
-        channel.send({"op": greeting.WELCOME})
+        channel.send({"op": handshake.WELCOME})
         if hello.again:
             self._on_peer(peer.rank, {"op": "joined"})
-        self._hear(peer)  # it may have come with the greeting
+        self._receive_from(peer)  # it may have come with the greeting
 
-    def _hear(self, peer: _Peer) -> None:
+    def _receive_from(self, peer: _Peer) -> None:
         try:
             while True:
-                message = peer.channel.arrived()
+                message = peer.channel.receive_nowait()
                 if message is None:
                     return
-                peer.heard = time.monotonic()
-                if message.get("op") != greeting.PONG:
+                peer.last_message_at = time.monotonic()
+                if message.get("op") != handshake.PONG:
                     self._on_peer(peer.rank, message)
-                if not peer.channel.waiting:
+                if not peer.channel.has_pending:
                     return  # what else comes makes the socket readable
         except EOFError as err:
             if str(err):
-                self._say(f"the connection of rank {peer.rank} is ended: {err}")
+                self._log_once(f"the connection of rank {peer.rank} is ended: {err}")
             self._forget(peer)
             self._on_peer(peer.rank, None)
 
@@ -177,27 +180,27 @@ class Hub:
             del self._peers[peer.rank]
         peer.channel.close()
 
-    def _say(self, words: str) -> None:
-        if words not in self._said and len(self._said) < 100:
-            self._said.add(words)
-            print(words, file=sys.stderr, flush=True)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged and len(self._logged) < 100:
+            self._logged.add(text)
+            print(text, file=sys.stderr, flush=True)
 
     # --- what others call -------------------------------------------------------------------------------------------
 
-    def patience(self, seconds: int) -> None:
+    def set_dead_peer_timeout(self, seconds: int) -> None:
         """See Channel.patience."""
         with self._lock:
             for peer in self._peers.values():
-                peer.channel.patience(seconds)
+                peer.channel.set_dead_peer_timeout(seconds)
 
-    def broadcast(self, message: Message) -> None:
+    def broadcast(self, message: JsonMessage) -> None:
         with self._lock:
             peers = list(self._peers.values())
-        line = line_of(message)
+        line = encode_line(message)
         for peer in peers:
             peer.channel.send_line(line)
 
-    def tell(self, rank: int, message: Message) -> None:
+    def send_to(self, rank: int, message: JsonMessage) -> None:
         """One of them, if it is there."""
         with self._lock:
             peer = self._peers.get(rank)
@@ -208,16 +211,16 @@ class Hub:
 class Uplink(Channel):
     """The connection to rank 0's agent."""
 
-    def listen(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+    def listen(self, on_message: Callable[[JsonMessage], None], on_end: Callable[[], None]) -> None:
         """See Channel.listen. The hub's question whether we are there is answered here."""
 
-        def heard(message: Message) -> None:
-            if message.get("op") == greeting.PING:
-                self.send({"op": greeting.PONG})
+        def on_peer_message(message: JsonMessage) -> None:
+            if message.get("op") == handshake.PING:
+                self.send({"op": handshake.PONG})
             else:
                 on_message(message)
 
-        super().listen(heard, on_end)
+        super().listen(on_peer_message, on_end)
 
 
 def join(
@@ -231,16 +234,16 @@ def join(
     while time.monotonic() < end:
         for host, port in addresses:
             try:
-                sock = socket.create_connection((host, port), timeout=GREET)
+                sock = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
             except (OSError, UnicodeError):
                 continue
-            met = greeting.greet(sock, token.encode(), rank, again, GREET)
-            if met is None:
+            session = handshake.perform_handshake(sock, token.encode(), rank, again, HANDSHAKE_TIMEOUT)
+            if session is None:
                 sock.close()
                 continue
             sock.settimeout(None)
-            channel = Uplink(sock, *met)
-            channel.patience(PATIENCE)
+            channel = Uplink(sock, *session)
+            channel.set_dead_peer_timeout(PEER_TIMEOUT)
             return channel
         time.sleep(0.2)
     return None

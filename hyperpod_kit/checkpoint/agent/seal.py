@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Iterator, Optional
 
-from hyperpod_kit.checkpoint.agent import movement
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Page, SlotState
+from hyperpod_kit.checkpoint.agent import io_progress
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -25,20 +25,20 @@ def _threads(algorithm: str) -> int:
 
 
 class SlotShard:
-    """The shard in a captured slot. `seal` computes its digests in one thread (and its pool), `covered` waits in
-    others."""
+    """The shard in a captured slot. `seal` computes its digests in one thread (and its pool), `wait_until_final` waits
+    in others."""
 
     def __init__(self, slot: Slot) -> None:
         """Raises CheckpointError when the slot holds no capture."""
         page = slot.page
-        if page is None or page.state not in WHOLE:
+        if page is None or page.state not in COMPLETE_STATES:
             raise CheckpointError(f"{slot.name.file('img')} holds no capture")
         self.slot = slot
         self.page = page
         self._data_end = digest.split(page.shard.size, page.shard.chunk)[0]
-        self._upto = page.shard.size if page.state == SlotState.SEALED else 0
-        self._why: Optional[str] = None
-        self._moved = threading.Condition()
+        self._final_end = page.shard.size if page.state == SlotState.SEALED else 0
+        self._failure: Optional[str] = None
+        self._changed = threading.Condition()
 
     def seal(self) -> Page:
         """Compute what is missing; returns at once for a sealed slot. Raises CheckpointError, DigestUnavailable."""
@@ -46,9 +46,9 @@ class SlotShard:
             if self.page.state != SlotState.SEALED:
                 self.page = self._seal()
         except BaseException as err:
-            with self._moved:
-                self._why = str(err) or type(err).__name__
-                self._moved.notify_all()
+            with self._changed:
+                self._failure = str(err) or type(err).__name__
+                self._changed.notify_all()
             raise
         return self.page
 
@@ -60,10 +60,10 @@ class SlotShard:
         def leaf(at: int) -> bytes:
             return alg.leaf(image[at : min(at + page.shard.chunk, end)])
 
-        place = end
-        for at, found in zip(starts, _in_order(leaf, starts, _threads(page.shard.digest))):
-            image[place : place + digest.LEAF_BYTES] = found
-            place += digest.LEAF_BYTES
+        leaf_offset = end
+        for at, leaf_digest in zip(starts, _map_in_order(leaf, starts, _threads(page.shard.digest))):
+            image[leaf_offset : leaf_offset + digest.LEAF_BYTES] = leaf_digest
+            leaf_offset += digest.LEAF_BYTES
             failpoint("seal.leaf")
             self._advance(min(at + page.shard.chunk, end))
         failpoint("seal.before_page")
@@ -74,29 +74,29 @@ class SlotShard:
         return sealed
 
     def _advance(self, upto: int) -> None:
-        movement.moved()
-        with self._moved:
-            self._upto = upto
-            self._moved.notify_all()
+        io_progress.record_progress()
+        with self._changed:
+            self._final_end = upto
+            self._changed.notify_all()
 
     def view(self, begin: int, end: int) -> memoryview:
-        """These bytes of the file, once they are final. Raises as `covered`."""
-        self.covered(end)
+        """These bytes of the file, once they are final. Raises as `wait_until_final`."""
+        self.wait_until_final(end)
         return self.slot.image[begin:end]
 
-    def covered(self, end: int) -> None:
+    def wait_until_final(self, end: int) -> None:
         """Wait until the file's first `end` bytes are final. Raises CheckpointError when they will never be.
 
         The leaves are final when the control page says SEALED, which is last.
         """
-        wanted = end if end <= self._data_end else self.page.shard.size
-        with self._moved:
-            self._moved.wait_for(lambda: self._upto >= wanted or self._why is not None)
-            if self._upto < wanted:
-                raise CheckpointError(f"not sealed: {self._why}")
+        required = end if end <= self._data_end else self.page.shard.size
+        with self._changed:
+            self._changed.wait_for(lambda: self._final_end >= required or self._failure is not None)
+            if self._final_end < required:
+                raise CheckpointError(f"not sealed: {self._failure}")
 
 
-def _in_order(work: Callable[[int], bytes], items: range, threads: int) -> Iterator[bytes]:
+def _map_in_order(work: Callable[[int], bytes], items: range, threads: int) -> Iterator[bytes]:
     """`map` with a few threads; results in order, each as soon as it and those before it are there."""
     if threads <= 1 or len(items) <= 1:
         yield from map(work, items)

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence
 
-from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.system.process import Process
 
 
@@ -39,27 +39,27 @@ class AgentSetup:
     partner_port: int = 0
 
     @staticmethod
-    def from_json(said: Message) -> AgentSetup:
+    def from_json(message: JsonMessage) -> AgentSetup:
         """Raises KeyError, TypeError, CheckpointError where the user has no directory."""
         return AgentSetup(
-            root=said["root"],
-            run=said.get("run", ""),
-            run_id=said["run_id"],
-            rank=said["rank"],
-            world=said["world"],
-            incarnation=said["incarnation"],
-            token=said["token"],
-            owner=Process(*said["owner"]),
-            folder=said.get("folder") or places.mine(),
-            versions=dict(said.get("versions", {})),
-            addresses=said.get("addresses", ()),
-            local=said.get("local"),
-            rate_limit=said.get("rate_limit"),
-            keep=said.get("keep"),
-            again=bool(said.get("again")),
-            port=int(said.get("port", 0)),
-            partners=bool(said.get("partners")),
-            partner_port=int(said.get("partner_port", 0)),
+            root=message["root"],
+            run=message.get("run", ""),
+            run_id=message["run_id"],
+            rank=message["rank"],
+            world=message["world"],
+            incarnation=message["incarnation"],
+            token=message["token"],
+            owner=Process(*message["owner"]),
+            folder=message.get("folder") or shm_paths.user_directory(),
+            versions=dict(message.get("versions", {})),
+            addresses=message.get("addresses", ()),
+            local=message.get("local"),
+            rate_limit=message.get("rate_limit"),
+            keep=message.get("keep"),
+            again=bool(message.get("again")),
+            port=int(message.get("port", 0)),
+            partners=bool(message.get("partners")),
+            partner_port=int(message.get("partner_port", 0)),
         )
 
     @property
@@ -68,9 +68,9 @@ class AgentSetup:
 
     @property
     def lock_path(self) -> str:
-        return os.path.join(self.folder, shm_slots.lock_file(places.node_uid(), self.run_hash, self.rank))
+        return os.path.join(self.folder, shm_slots.lock_file(shm_paths.node_uid(), self.run_hash, self.rank))
 
     @property
     def log_path(self) -> str:
         """Where the trainer's side sends what the agent prints."""
-        return os.path.join(self.folder, shm_slots.log_file(places.node_uid(), self.run_hash, self.rank))
+        return os.path.join(self.folder, shm_slots.log_file(shm_paths.node_uid(), self.run_hash, self.rank))

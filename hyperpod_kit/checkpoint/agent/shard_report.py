@@ -13,8 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
-from hyperpod_kit.checkpoint.repository import digest, manifest, own_tree, shard, shard_table
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository import digest, manifest, rank_extra_state, shard, shard_table
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
@@ -27,33 +27,33 @@ Parts = Tuple[Tuple[str, str], ...]
 class InShard(NamedTuple):
     """The part of a rank's tree that lies in its shard: where, and its keys."""
 
-    place: OwnTree
+    location: RankStateLocation
     keys: Tuple[str, ...]
 
     def to_json(self) -> List[Any]:
-        return [list(self.place), list(self.keys)]
+        return [list(self.location), list(self.keys)]
 
 
-def in_shard_of(said: Any) -> Optional[InShard]:
+def parse_in_shard(body: Any) -> Optional[InShard]:
     """Undo `InShard.to_json`; None for None. Raises ValueError, TypeError when it is none."""
-    if said is None:
+    if body is None:
         return None
-    place, keys = said
+    location, keys = body
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise ValueError("a rank's own tree has keys that are no texts")
-    return InShard(own_tree.place_of(place), tuple(keys))
+    return InShard(rank_extra_state.parse_location(location), tuple(keys))
 
 
 @dataclass(frozen=True)
 class Report:
     """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places, `extra` is
-    all of its tree, `own` what of that lies in the shard."""
+    all of its tree, `rank_state` what of that lies in the shard."""
 
     page: Page
     record: manifest.FileRecord
     extra: str
     pieces: Tuple[Placed, ...] = ()
-    own: Optional[InShard] = None
+    rank_state: Optional[InShard] = None
 
     def to_json(self) -> Dict[str, Any]:
         """As it is handed in and as it lies on a node's disk: all of it. See report_texts for how agents tell it."""
@@ -62,19 +62,21 @@ class Report:
             "record": self.record.to_json(),
             "extra": self.extra,
             "pieces": pieces_to_json(self.pieces),
-            **({"tree": self.own.to_json()} if self.own is not None else {}),
+            **({"tree": self.rank_state.to_json()} if self.rank_state is not None else {}),
         }
 
     @staticmethod
     def from_json(body: Dict[str, Any]) -> Report:
         """Raises KeyError, TypeError, ValueError when it is none."""
-        page, record = control_page.page_of(dict(body["page"])), record_of(body["record"])
+        page, record = control_page.parse_page(dict(body["page"])), parse_record(body["record"])
         if not isinstance(body["extra"], str):
             raise ValueError("its tree is no text")
-        return Report(page, record, body["extra"], pieces_of(body.get("pieces", ())), in_shard_of(body.get("tree")))
+        return Report(
+            page, record, body["extra"], parse_pieces(body.get("pieces", ())), parse_in_shard(body.get("tree"))
+        )
 
 
-def record_of(body: Dict[str, Any]) -> manifest.FileRecord:
+def parse_record(body: Dict[str, Any]) -> manifest.FileRecord:
     """Raises TypeError, ValueError when it is none."""
     record = manifest.FileRecord(**body)
     if not isinstance(record.file, str) or not isinstance(record.root, str) or not manifest.is_count(record.size):
@@ -86,11 +88,11 @@ def pieces_to_json(pieces: Sequence[Placed]) -> List[List[Any]]:
     return [[*placed.spec, placed.begin, placed.end] for placed in pieces]
 
 
-def pieces_of(said: Any) -> Tuple[Placed, ...]:
+def parse_pieces(rows: Any) -> Tuple[Placed, ...]:
     """Undo `pieces_to_json`. Raises TypeError, ValueError when it is none."""
     return tuple(
-        Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
-        for name, dtype, shape, offsets, full, begin, end in said
+        Placed(shard.parse_spec(name, dtype, shape, offsets, full), *shard.parse_range(begin, end))
+        for name, dtype, shape, offsets, full, begin, end in rows
     )
 
 
@@ -105,44 +107,47 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     extra = slot.extra(page.shard.extra_size).decode()
     image = slot.image[: page.shard.size]
     parsed = (parser or shard.Parser()).parse(image)
-    return Report(page, record, extra, parsed.tensors, _in_shard(image, parsed.tree, extra) if parsed.tree else None)
+    return Report(
+        page, record, extra, parsed.tensors, _locate_in_shard(image, parsed.tree, extra) if parsed.tree else None
+    )
 
 
-def _in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
+def _locate_in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
     """Raises CheckpointError when it is not a part of the tree."""
-    place = own_tree.in_image(image, *room)
-    if not place.size:
+    location = rank_extra_state.locate_in_image(image, *room)
+    if not location.size:
         return None
     try:
-        parts = split(bytes(image[place.begin : place.begin + place.size]).decode())
+        parts = split(bytes(image[location.begin : location.begin + location.size]).decode())
         if not all(f"{json.dumps(key)}:{text}" in extra for key, text in parts):
             raise ValueError("it is no part of the capture's tree")
     except ValueError as err:
         raise CheckpointError(f"the own tree in the shard: {err}") from None
-    return InShard(place, tuple(key for key, _ in parts))
+    return InShard(location, tuple(key for key, _ in parts))
 
 
 @dataclass(frozen=True)
 class ShardReport:
-    """`parts`: of the tree, in its order. `pattern`, `own`: texts of the shard's table (see shard_table); `pieces`
-    stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree are."""
+    """`parts`: of the tree, in its order. `pattern`, `table_text`: texts of the shard's table (see shard_table);
+    `pieces` stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree
+    are."""
 
     page: Page
     record: manifest.FileRecord
     parts: Parts
     pattern: str
-    own: str
+    table_text: str
     pieces: Optional[Tuple[Placed, ...]] = None
-    tree: Optional[OwnTree] = None
+    tree: Optional[RankStateLocation] = None
 
     def placed(self) -> Tuple[Placed, ...]:
         """Every tensor and its place. Raises ValueError, TypeError."""
         if self.pieces is not None:
             return self.pieces
         pattern = shard_table.parse_pattern(self.pattern.encode())
-        return shard_table.placed_of(shard_table.parse_table(pattern, self.own.encode()))
+        return shard_table.place_tensors(shard_table.parse_table(pattern, self.table_text.encode()))
 
-    def told(self) -> Dict[str, Any]:
+    def parse_parts(self) -> Dict[str, Any]:
         """All parts, parsed. Raises CheckpointError."""
         return {key: _parsed(key, text) for key, text in self.parts}
 
@@ -159,17 +164,17 @@ def _parsed(key: str, text: str) -> Any:
         raise CheckpointError(f"{clean(key)} of a rank's tree is no JSON: {clean(err)}") from None
 
 
-def of(report: Report) -> ShardReport:
+def to_shard_report(report: Report) -> ShardReport:
     """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
     check(report)
-    pattern, own, pieces = texts_of(report.pieces)
-    place = report.own.place if report.own is not None else None
-    return ShardReport(report.page, report.record, told_parts(report), pattern, own, pieces, place)
+    pattern, table_text, pieces = table_texts(report.pieces)
+    location = report.rank_state.location if report.rank_state is not None else None
+    return ShardReport(report.page, report.record, reported_parts(report), pattern, table_text, pieces, location)
 
 
-def told_parts(report: Report) -> Parts:
+def reported_parts(report: Report) -> Parts:
     """What of a rank's tree is told: all but what lies in its shard."""
-    keys = report.own.keys if report.own is not None else ()
+    keys = report.rank_state.keys if report.rank_state is not None else ()
     return tuple((key, text) for key, text in split(report.extra) if key not in keys)
 
 
@@ -180,38 +185,38 @@ def check(report: Report) -> None:
         raise CheckpointError(f"rank {page.origin.rank}'s non-tensor state is not what it captured")
 
 
-def texts_of(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
+def table_texts(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
     """(pattern, own, None) of a shard's tensors, ("", "", pieces) where no table says where they lie."""
-    table = shard_table.table_of(pieces)
+    table = shard_table.build_table(pieces)
     if table is None:
         return "", "", pieces
-    return table.pattern.text().decode(), shard_table.own_text(table).decode(), None
+    return table.pattern.text().decode(), shard_table.table_text(table).decode(), None
 
 
 def split(text: str) -> Parts:
     """A tree's text, part by part. Raises ValueError when it is no JSON object."""
     decoder = json.JSONDecoder()
-    found: List[Tuple[str, str]] = []
-    at = _after(text, 0, "{")
+    parts: List[Tuple[str, str]] = []
+    at = _skip_sign(text, 0, "{")
     while text[at : at + 1] != "}":
-        if found:
-            at = _after(text, at, ",")
+        if parts:
+            at = _skip_sign(text, at, ",")
         key, at = decoder.raw_decode(text, at)
-        begin = _after(text, at, ":")
+        begin = _skip_sign(text, at, ":")
         _, at = decoder.raw_decode(text, begin)
-        found.append((str(key), text[begin:at]))
-        at = _blank(text, at)
-    return tuple(found)
+        parts.append((str(key), text[begin:at]))
+        at = _skip_blanks(text, at)
+    return tuple(parts)
 
 
-def _after(text: str, at: int, sign: str) -> int:
-    at = _blank(text, at)
+def _skip_sign(text: str, at: int, sign: str) -> int:
+    at = _skip_blanks(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"a tree has {text[at : at + 20]!r} where {sign} belongs")
-    return _blank(text, at + 1)
+    return _skip_blanks(text, at + 1)
 
 
-def _blank(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     while text[at : at + 1] in (" ", "\n", "\t", "\r"):
         at += 1
     return at

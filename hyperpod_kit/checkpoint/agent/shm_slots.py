@@ -63,7 +63,7 @@ def log_file(uid: int, run: str, rank: int) -> str:
 
 
 def saves_file(uid: int, run: str, rank: int) -> str:
-    """See saves_note."""
+    """See failure_note."""
     return f"hpk-{uid}-{run}-{rank:05d}.saves"
 
 
@@ -72,8 +72,8 @@ def names(
 ) -> List[SlotName]:
     """The slots of ours in `folder`, also those of which only one file is there, sorted. What is another's, or has
     another's file for one of the two, is none, whatever it is called."""
-    found: Set[SlotName] = set()
-    others: Set[SlotName] = set()
+    owned: Set[SlotName] = set()
+    foreign: Set[SlotName] = set()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         mount = mount_id_of(handle)
@@ -82,20 +82,20 @@ def names(
             if match is not None:
                 name = SlotName(int(match.group(1)), match.group(2), int(match.group(3)), int(match.group(4)))
                 if uid in (None, name.uid) and run in (None, name.run) and rank in (None, name.rank):
-                    (found if _is_ours(entry, handle, mount) else others).add(name)
+                    (owned if _is_owned(entry, handle, mount) else foreign).add(name)
     finally:
         os.close(handle)
-    return sorted(found - others)
+    return sorted(owned - foreign)
 
 
-def _is_ours(entry: str, handle: int, mount: str) -> bool:
+def _is_owned(entry: str, handle: int, mount: str) -> bool:
     try:
         fd = open_name(entry, handle, mount)
     except OSError:
         return False
     try:
-        info = os.fstat(fd)
-        return stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid()
+        status = os.fstat(fd)
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
     finally:
         os.close(fd)
 
@@ -117,42 +117,43 @@ class Slot:
     @property
     def page(self) -> Optional[Page]:
         """The page as it is now; None when the control page is damaged."""
-        found = control_page.read(self._view[: control_page.PAGE])
-        if found is None:
+        current = control_page.read(self._view[: control_page.PAGE])
+        if current is None:
             return None
-        self._generation = found[0]
-        return found[1]
+        self._generation = current[0]
+        return current[1]
 
-    def put(self, page: Page) -> None:
+    def write_page(self, page: Page) -> None:
         """Make `page` the current one. The caller went through Page.to, except for a new slot."""
         control_page.write(self._view[: control_page.PAGE], self._generation + 1, page)
         self._generation += 1
 
-    def move(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
+    def transition(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
         """One transition, see Page.to. Raises CheckpointError when it is not legal or the page is damaged."""
         now = self.page
         if now is None:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
-        page = now.to(state, durable=durable, **shard)
-        self.put(page)
+        page = now.transition(state, durable=durable, **shard)
+        self.write_page(page)
         return page
 
     def seal(self, root: str) -> Page:
-        """CAPTURED -> SEALED, with the shard's digest; dated now, unless a flush has done so. Raises as `move`."""
+        """CAPTURED -> SEALED, with the shard's digest; dated now, unless a flush has done so. Raises as
+        `transition`."""
         now = self.page
         if now is None:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
-        sealed = now.to(SlotState.SEALED, root=root)
+        sealed = now.transition(SlotState.SEALED, root=root)
         if not capture_age.is_dated(sealed):
             with contextlib.suppress(CheckpointError):  # a trainer of a build before 0.1.0 has left no room for it
-                return self.put_dated(sealed)
-        self.put(sealed)
+                return self.write_dated(sealed)
+        self.write_page(sealed)
         return sealed
 
-    def put_dated(self, page: Page, clock: capture_age.Clock = capture_age.now) -> Page:
+    def write_dated(self, page: Page, clock: capture_age.Clock = capture_age.now) -> Page:
         """Make `page` the current one, of a capture that was sealed just now; as it is on the page then."""
         dated = capture_age.dated(page, clock())
-        self.put(dated)
+        self.write_page(dated)
         self._set_time()
         return dated
 
@@ -166,7 +167,7 @@ class Slot:
             finally:
                 os.close(fd)
 
-    def put_extra(self, data: bytes) -> None:
+    def write_extra(self, data: bytes) -> None:
         """Store the non-tensor state. Raises CheckpointError when it is larger than the room at creation."""
         if len(data) > len(self._view) - control_page.PAGE:
             raise CheckpointError(
@@ -179,14 +180,14 @@ class Slot:
         return bytes(self._view[control_page.PAGE : control_page.PAGE + size])
 
     @property
-    def blank(self) -> bool:
+    def is_blank(self) -> bool:
         """Whether it has no page yet, or half of one: its maker died before a capture could be begun."""
         half = control_page.PAGE // 2
         first, second = self._view[:half], self._view[half : control_page.PAGE]
         return self.page is None and not (any(first) and any(second))
 
     @property
-    def room(self) -> tuple[int, int]:
+    def capacity(self) -> tuple[int, int]:
         """(bytes of image, bytes of extra) that fit."""
         return len(self.image), len(self._view) - control_page.PAGE
 
@@ -218,18 +219,18 @@ class OpenSlot(NamedTuple):
     page: Page
 
 
-def dated(one: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
+def ensure_dated(open_slot: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
     """A capture of unknown age counts from now on. For who holds its lock, and knows that its trainer is dead."""
-    if capture_age.age(one.page, clock()) is not None:
-        return one
+    if capture_age.age(open_slot.page, clock()) is not None:
+        return open_slot
     with contextlib.suppress(CheckpointError):  # no room on the page: it stays until storage takes it
-        return one._replace(page=one.slot.put_dated(one.page, clock))
-    return one
+        return open_slot._replace(page=open_slot.slot.write_dated(open_slot.page, clock))
+    return open_slot
 
 
 def remove(folder: str, name: SlotName) -> None:
     """Remove a slot's files. The control page goes first: an image without one is nobody's."""
-    with contextlib.suppress(FileNotFoundError), _passed(folder) as there:
+    with contextlib.suppress(FileNotFoundError), _open_directory(folder) as there:
         for suffix in ("ctl", "img"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name.file(suffix), dir_fd=there)
@@ -257,31 +258,32 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             free = os.statvfs(folder)
             raise NotEnoughSharedMemory(
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
-                hint=f"hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: {larger(4 * size)}",
+                hint="hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: "
+                f"{describe_larger(4 * size)}",
             ) from None
-        raise explained(err, os.path.join(folder, name.file("img"))) from None
+        raise explain_error(err, os.path.join(folder, name.file("img"))) from None
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
-    slot.put(Page(origin=CaptureOrigin(rank=name.rank)))
+    slot.write_page(Page(origin=CaptureOrigin(rank=name.rank)))
     return slot
 
 
-def explained(err: OSError, path: str) -> OSError:
+def explain_error(err: OSError, path: str) -> OSError:
     """The same error with the path that it is about, and with what to do where that is known."""
     cure = _CURES.get(err.errno or 0)
     text = err.strerror or str(err)
     return OSError(err.errno, text if cure is None else f"{text}: {cure}", path)
 
 
-def larger(size: int) -> str:
+def describe_larger(size: int) -> str:
     """How to have that much shared memory, in words. A container of docker's or podman's has 64 MB by itself."""
-    wanted = f"{max(1, -(-size // (1 << 30)))}g"
+    size_text = f"{max(1, -(-size // (1 << 30)))}g"
     return (
-        f"docker run and podman run: --shm-size={wanted}, or --ipc=host for the node's own, which outlives the "
-        f"container; on a node: mount -o remount,size={wanted} /dev/shm"
+        f"docker run and podman run: --shm-size={size_text}, or --ipc=host for the node's own, which outlives the "
+        f"container; on a node: mount -o remount,size={size_text} /dev/shm"
     )
 
 
-def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:
+def no_space_error(path: str, err: OSError) -> NotEnoughSharedMemory:
     """The error for a small file of ours that does not fit into shared memory any more."""
     folder = os.path.dirname(path)
     free = os.statvfs(folder)
@@ -300,7 +302,7 @@ def remove_stray_image(folder: str, name: SlotName) -> bool:
     return True
 
 
-def is_unmade(folder: str, name: SlotName) -> bool:
+def is_incomplete(folder: str, name: SlotName) -> bool:
     """Whether a crash in `create` left it: there is no control page, or no room for one yet."""
     try:
         return os.lstat(os.path.join(folder, name.file("ctl"))).st_size < control_page.PAGE
@@ -310,7 +312,7 @@ def is_unmade(folder: str, name: SlotName) -> bool:
 
 def attach(folder: str, name: SlotName) -> Slot:
     """Map a slot that is there. Raises FileNotFoundError, CheckpointError when it is not a slot, OSError."""
-    with _passed(folder) as there:
+    with _open_directory(folder) as there:
         control = _mapped(name.file("ctl"), there, control_page.PAGE)
         image = _mapped(name.file("img"), there, 1)
     return Slot(folder, name, control, image)
@@ -320,19 +322,19 @@ def _mapped(file: str, folder: int, least: int) -> Any:
     """The mapping of a file of a slot, of `least` bytes. Raises FileNotFoundError, CheckpointError, OSError."""
     fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
-        info = os.fstat(fd)
-        if info.st_uid != os.geteuid():
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid():
             # Anybody may create files in /dev/shm; only our own say what is to be written where.
-            raise CheckpointError(f"{file} belongs to uid {info.st_uid}")
-        if info.st_size < least:
-            raise CheckpointError(f"{file} has {info.st_size} bytes")
-        return mapping.map_file(fd, info.st_size)
+            raise CheckpointError(f"{file} belongs to uid {status.st_uid}")
+        if status.st_size < least:
+            raise CheckpointError(f"{file} has {status.st_size} bytes")
+        return mapping.map_file(fd, status.st_size)
     finally:
         os.close(fd)
 
 
 @contextlib.contextmanager
-def _passed(folder: str) -> Iterator[int]:
+def _open_directory(folder: str) -> Iterator[int]:
     """A descriptor of the directory of slots, for `dir_fd=`. Raises UntrustedPlace, OSError."""
     handle = walk.open_traversable(folder)
     try:
@@ -341,9 +343,9 @@ def _passed(folder: str) -> Iterator[int]:
         os.close(handle)
 
 
-def attached(folder: str, wanted: List[SlotName]) -> Iterator[Slot]:
+def attached(folder: str, slot_names: List[SlotName]) -> Iterator[Slot]:
     """The slots of that list that can be mapped; damaged or vanished ones are passed over."""
-    for name in wanted:
+    for name in slot_names:
         try:
             yield attach(folder, name)
         except (OSError, CheckpointError):

@@ -13,12 +13,12 @@ import threading
 import time
 from typing import Callable, Generic, Optional, Sequence, TypeVar
 
-from hyperpod_kit.checkpoint.agent import movement
+from hyperpod_kit.checkpoint.agent import io_progress
 
 STILL = 10.0
 """Seconds without a byte moved after which the next one has its turn."""
 
-_LOOK = 0.5
+_POLL = 0.5
 """Seconds between two looks at whether something moves."""
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class StorageTurn(Generic[T]):
     def __init__(self, announce: Callable[[], None], work: Callable[[], T], finish: Callable[[], None]) -> None:
         """`finish`: after `work`, whose result counts by then."""
         self._announce, self._work, self._finish = announce, work, finish
-        self._come = threading.Event()
+        self._has_turn = threading.Event()
         self.announced, self.ended = threading.Event(), threading.Event()
         self.result: Optional[T] = None
         self.has_result = False
@@ -39,17 +39,17 @@ class StorageTurn(Generic[T]):
         """Announce, and wait for the turn."""
         threading.Thread(target=self._run, daemon=True, name="turn").start()
 
-    def come(self) -> None:
+    def give_turn(self) -> None:
         """It is this one's turn."""
-        if not self._come.is_set():
-            movement.moved()  # time before it is no standstill
-        self._come.set()
+        if not self._has_turn.is_set():
+            io_progress.record_progress()  # time before it is no standstill
+        self._has_turn.set()
 
     def _run(self) -> None:
         try:
             self._announce()
             self.announced.set()
-            self._come.wait()
+            self._has_turn.wait()
             self.result = self._work()
             self.has_result = True
             self._finish()
@@ -67,7 +67,7 @@ class TurnLimit:
     @property
     def stalls(self) -> bool:
         """Whether nothing has moved for so long."""
-        return movement.still_for() >= self._stall
+        return io_progress.seconds_since_progress() >= self._stall
 
     def reached(self) -> bool:
         """Whether nobody waits any longer."""
@@ -75,14 +75,14 @@ class TurnLimit:
 
     def outlast(self, event: threading.Event, still: float) -> None:
         """Wait for an event while something moves: not longer than `still` seconds without."""
-        while not event.wait(_LOOK) and movement.still_for() < still and not self.reached():
+        while not event.wait(_POLL) and io_progress.seconds_since_progress() < still and not self.reached():
             pass
 
 
-def take(turns: Sequence[StorageTurn[T]], limit: TurnLimit, announced: Callable[[], None]) -> None:
+def run_turns(turns: Sequence[StorageTurn[T]], limit: TurnLimit, announced: Callable[[], None]) -> None:
     """Let all announce, then give each its turn; return when all have ended, or the limit is reached. `announced` is
     called when all that can be announced is."""
-    movement.moved()
+    io_progress.record_progress()
     for turn in turns:
         turn.begin()
     for turn in turns:
@@ -90,9 +90,9 @@ def take(turns: Sequence[StorageTurn[T]], limit: TurnLimit, announced: Callable[
     announced()
     ready = [turn for turn in turns if turn.announced.is_set()]
     for turn in ready:
-        turn.come()
+        turn.give_turn()
         limit.outlast(turn.ended, STILL)
     for turn in turns:
-        turn.come()
+        turn.give_turn()
     for turn in turns:
         limit.outlast(turn.ended, math.inf)

@@ -16,68 +16,68 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, A
 from hyperpod_kit.checkpoint.agent.worker import Post, Worker
 from hyperpod_kit.checkpoint.repository import retention
 
-_MOST_WORDS = 100
+_MOST_LOGGED = 100
 
 
 class Upkeep:
-    """Used from the agent's main thread. `tell` an event to this rank's trainer."""
+    """Used from the agent's main thread. `send_event` an event to this rank's trainer."""
 
-    def __init__(self, storage: Storage, post: Post, tell: Callable[[AgentEvent], None]) -> None:
-        self._storage, self._tell = storage, tell
+    def __init__(self, storage: Storage, post: Post, send_event: Callable[[AgentEvent], None]) -> None:
+        self._storage, self._send_event = storage, send_event
         self.worker = Worker("keep", post)
         self.busy = False
         """Behind a commit there is still to be cleaned up."""
         self._due = False
         self._abandoned: Set[str] = set()
-        self._told: Set[str] = set()
+        self._logged: Set[str] = set()
 
-    def came_to_nothing(self, attempt: str) -> None:
+    def add_abandoned(self, checkpoint_id: str) -> None:
         """The save that was written there has had its end: what lies there is of no use."""
-        self._abandoned.add(attempt)
+        self._abandoned.add(checkpoint_id)
 
     def after_commit(self, key: Key) -> None:
         """Clean up behind the commit of `key`; while that goes on for an earlier one, once more after it."""
         self._due = self.busy
         if not self.busy:
             self.busy = True
-            self.worker.submit(RetentionResult, key, self._storage.keep_up(frozenset(self._abandoned)))
+            self.worker.submit(RetentionResult, key, self._storage.apply_retention(frozenset(self._abandoned)))
 
-    def kept(self, result: RetentionResult) -> None:
+    def on_retention(self, result: RetentionResult) -> None:
         """Storage is as the policy wants it, but for what is left."""
         self.busy = False
-        if result.found is not None:
-            self._note(result.found)
-        if result.why:
-            self._print(f"old checkpoints stay: {result.why}")
+        if result.applied is not None:
+            self._log_applied(result.applied)
+        if result.failure:
+            self._log_once(f"old checkpoints stay: {result.failure}")
         if self._due:
             self.after_commit(result.key)
 
-    def clear(self, capture: Capture) -> None:
+    def start_clearing(self, capture: Capture) -> None:
         """Give something up for a save that had no room."""
         job = self._storage.make_room(capture, frozenset(self._abandoned))
         self.worker.submit(ClearResult, capture.key, job)
 
-    def cleared(self, result: ClearResult) -> str:
+    def on_cleared(self, result: ClearResult) -> str:
         """Why nothing was given up; "" when something was."""
-        if result.found is None:
-            return result.why
-        self._note(result.found)
-        return "" if result.found.deleted else "nothing that the policy can do without could be given up for it"
+        if result.applied is None:
+            return result.failure
+        self._log_applied(result.applied)
+        return "" if result.applied.deleted else "nothing that the policy can do without could be given up for it"
 
-    def _note(self, done: retention.Applied) -> None:
+    def _log_applied(self, applied: retention.Applied) -> None:
         """Each reason is said once."""
-        self._abandoned.difference_update(done.deleted)
-        for attempt, reason in done.left:
-            self._print(f"old checkpoints stay: {attempt}: {reason}")
-        for attempt, reason in done.damaged:
-            text = f"checkpoint {attempt} was read back and is not what was committed: {reason}"
-            if self._print(text):
-                self._tell(AgentTrouble(f"{text}; an older one stays in its place"))
+        self._abandoned.difference_update(applied.deleted)
+        for checkpoint_id, reason in applied.remaining:
+            self._log_once(f"old checkpoints stay: {checkpoint_id}: {reason}")
+        for checkpoint_id, reason in applied.damaged:
+            text = f"checkpoint {checkpoint_id} was read back and is not what was committed: {reason}"
+            if self._log_once(text):
+                self._send_event(AgentTrouble(f"{text}; an older one stays in its place"))
 
-    def _print(self, text: str) -> bool:
+    def _log_once(self, text: str) -> bool:
         """To the agent's log; whether it was the first time."""
-        if text in self._told or len(self._told) >= _MOST_WORDS:
+        if text in self._logged or len(self._logged) >= _MOST_LOGGED:
             return False
-        self._told.add(text)
+        self._logged.add(text)
         print(text, file=sys.stderr, flush=True)
         return True

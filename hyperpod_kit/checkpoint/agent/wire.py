@@ -1,6 +1,6 @@
 """Connections between nodes whose ends have greeted: sealed lines and bytes, over TCP.
 
-Both sides greet as agents do (see greeting), each with its number; a key says what the connection is for.
+Both sides greet as agents do (see handshake), each with its number; a key says what the connection is for.
 Lines and bytes take turns, as bytes that followed a line at once would be read with it.
 """
 
@@ -13,16 +13,16 @@ import socket
 import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent import greeting, movement
+from hyperpod_kit.checkpoint.agent import handshake, io_progress
 from hyperpod_kit.checkpoint.agent.persist import Pace
-from hyperpod_kit.checkpoint.agent.rpc import GREET
+from hyperpod_kit.checkpoint.agent.rpc import HANDSHAKE_TIMEOUT
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening, parse
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.message_auth import Seal
 from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
 
-PATIENCE = 30.0
+WIRE_TIMEOUT = 30.0
 """Seconds in which nothing came: the other end is gone."""
 
 _LINE = 64 << 10
@@ -35,35 +35,37 @@ class Wire:
 
     def __init__(self, sock: socket.socket, seals: Any, lines: Lines) -> None:
         self._sock, self._lines = sock, lines
-        self._said: Seal = seals.said
-        self._heard: Seal = seals.heard
-        sock.settimeout(PATIENCE)
+        self._outgoing: Seal = seals.said
+        self._incoming: Seal = seals.heard
+        sock.settimeout(WIRE_TIMEOUT)
         lines.most = _LINE
 
-    def say(self, **said: Any) -> None:
-        data = json.dumps(said, separators=(",", ":")).encode()
-        self._sock.sendall(self._said.sealed(data) + b"\n")
+    def send_message(self, **fields: Any) -> None:
+        data = json.dumps(fields, separators=(",", ":")).encode()
+        self._sock.sendall(self._outgoing.sealed(data) + b"\n")
 
-    def hear(self, op: str) -> Dict[str, Any]:
+    def expect(self, op: str) -> Dict[str, Any]:
         """The next line, which has to be that. Raises OSError, Untrusted, ValueError."""
-        found = self.heard()
-        if found.get("op") != op:
-            raise CheckpointError(f"the other end says {str(found.get('why', found.get('op')))[:200]!r}, not {op!r}")
-        return found
+        message = self.receive_message()
+        if message.get("op") != op:
+            raise CheckpointError(
+                f"the other end says {str(message.get('why', message.get('op')))[:200]!r}, not {op!r}"
+            )
+        return message
 
-    def heard(self) -> Dict[str, Any]:
+    def receive_message(self) -> Dict[str, Any]:
         """The next line. Raises OSError, Untrusted, ValueError."""
-        line = self._lines.next(PATIENCE)
+        line = self._lines.next(WIRE_TIMEOUT)
         if line is None:
             raise ConnectionError("the other end has gone")
-        return parse.json_object(self._heard.opened(line), _LINE)
+        return parse.json_object(self._incoming.opened(line), _LINE)
 
     def send(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
         for part in parts:
             pace.take(len(part))
             mac.update(part)
             self._sock.sendall(part)
-            movement.moved()  # however long a slow rate takes, it is no standstill
+            io_progress.record_progress()  # however long a slow rate takes, it is no standstill
 
     def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
         for part in parts:
@@ -91,17 +93,17 @@ class Wire:
         self._sock.close()
 
 
-def met(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
+def connect(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
     """A connection to one of these, as that number. Raises ConnectionError."""
     tried = []
     for host, port in addresses:
         tried.append(f"{host} port {port}")
         try:
-            sock = socket.create_connection((host, port), timeout=GREET)
+            sock = socket.create_connection((host, port), timeout=HANDSHAKE_TIMEOUT)
         except (OSError, UnicodeError):
             continue
         # A greeting knows no newcomer of number 0, which is always its host: here every number may come.
-        seals = greeting.greet(sock, key, number + 1, False, GREET)
+        seals = handshake.perform_handshake(sock, key, number + 1, False, HANDSHAKE_TIMEOUT)
         if seals is not None:
             return Wire(sock, *seals)
         sock.close()
@@ -111,9 +113,9 @@ def met(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
 
 
 class WireServer:
-    """Answers those who greet with the key, each in a thread of its own: `answer(wire, number)`, number < `numbers`.
+    """Answers those who greet with the key, each in a thread of its own: `handle(wire, number)`, number < `numbers`.
 
-    What `answer` raises is said to the other end, and ends that connection alone. `port`: where, at each of
+    What `handle` raises is said to the other end, and ends that connection alone. `port`: where, at each of
     `addresses`. Raises OSError.
     """
 
@@ -121,19 +123,21 @@ class WireServer:
         self,
         key: bytes,
         numbers: int,
-        answer: Callable[[Wire, int], None],
+        handle: Callable[[Wire, int], None],
         addresses: Sequence[str],
         port: int = 0,
         *,
         name: str,
     ) -> None:
-        self._key, self._numbers, self._answer, self._name = key, numbers, answer, name
+        self._key, self._numbers, self._handle, self._name = key, numbers, handle, name
         try:
             listeners, self.port = listening.listen(addresses, port)
         except listening.NoAddress:
             listeners, self.port = listening.listen([listening.ANYWHERE], port)
         most = max(64, 2 * numbers)
-        self._strangers = Unauthenticated(listeners, most=most, seconds=GREET, welcome=greeting.question)
+        self._strangers = Unauthenticated(
+            listeners, most=most, seconds=HANDSHAKE_TIMEOUT, welcome=handshake.build_challenge
+        )
         threading.Thread(target=self._serve, daemon=True, name=name).start()
 
     def _serve(self) -> None:
@@ -144,25 +148,25 @@ class WireServer:
             due = self._strangers.due
             poll.poll(None if due is None else max(1.0, due * 1000.0))
             for guest in self._strangers.arrived():
-                self._meet(guest)
+                self._accept(guest)
 
-    def _meet(self, guest: PendingConnection) -> None:
+    def _accept(self, guest: PendingConnection) -> None:
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = greeting.heard(self._key, guest.welcome, guest.line, self._numbers + 1)
+            hello = handshake.verify_response(self._key, guest.welcome, guest.line, self._numbers + 1)
         if hello is None:
             guest.sock.close()
             return
         guest.sock.setblocking(True)
         wire = Wire(guest.sock, hello.seals, guest.lines)
-        threading.Thread(target=self._meeting, args=(wire, hello.rank - 1), daemon=True, name=self._name).start()
+        threading.Thread(target=self._serve_peer, args=(wire, hello.rank - 1), daemon=True, name=self._name).start()
 
-    def _meeting(self, wire: Wire, number: int) -> None:
+    def _serve_peer(self, wire: Wire, number: int) -> None:
         try:
-            wire.say(op=greeting.WELCOME)
-            self._answer(wire, number)
+            wire.send_message(op=handshake.WELCOME)
+            self._handle(wire, number)
         except Exception as err:  # of the other end, or of our disk: the other end hears of it, and asks elsewhere
             with contextlib.suppress(OSError):
-                wire.say(op="refused", why=str(err)[:200])
+                wire.send_message(op="refused", why=str(err)[:200])
         finally:
             wire.close()

@@ -8,15 +8,15 @@ import threading
 import traceback
 from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.agent import movement
+from hyperpod_kit.checkpoint.agent import io_progress
 from hyperpod_kit.checkpoint.agent.agent_events import Event, JobResult
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.errors import CheckpointError
 
 Post = Callable[[Event], None]
-Found = TypeVar("Found")
-Result = Callable[[Key, Optional[Found], str, int], JobResult]
+Value = TypeVar("Value")
+Result = Callable[[Key, Optional[Value], str, int], JobResult]
 """The class of a job's result."""
 
 
@@ -27,41 +27,41 @@ class Worker:
         self._jobs: queue.SimpleQueue[Tuple[Result[Any], Key, Callable[[], Any]]] = queue.SimpleQueue()
         self._post = post
         self.name = name
-        self._given = self._done = 0
+        self._submitted = self._done = 0
         threading.Thread(target=self._loop, daemon=True, name=name).start()
 
-    def submit(self, result: Result[Found], key: Key, job: Callable[[], Found]) -> None:
+    def submit(self, result: Result[Value], key: Key, job: Callable[[], Value]) -> None:
         """Do `job` some time; post `result` of (key, what it returned, "", 0), or of (key, None, why it failed, the
         errno)."""
         if not self.busy:
-            movement.moved()  # time without work is no standstill
-        self._given += 1
+            io_progress.record_progress()  # time without work is no standstill
+        self._submitted += 1
         self._jobs.put((result, key, job))
 
     @property
     def busy(self) -> bool:
         """Whether a job is being done or waits. Asked by the thread that submits."""
-        return self._given > self._done
+        return self._submitted > self._done
 
-    def _end(self) -> None:
+    def _finish_job(self) -> None:
         self._done += 1
-        movement.moved()
+        io_progress.record_progress()
 
     def _loop(self) -> None:
         while True:
             result, key, job = self._jobs.get()
             try:
-                found = job()
-                self._end()
-                self._post(result(key, found, "", 0))
+                returned = job()
+                self._finish_job()
+                self._post(result(key, returned, "", 0))
             except (CheckpointError, OSError) as err:
-                self._end()
-                self._post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
+                self._finish_job()
+                self._post(result(key, None, verify.describe_failure(err), getattr(err, "errno", None) or 0))
             except Exception as err:
                 # A save whose thread died would have no end: a defect must become a visible failure, too.
                 traceback.print_exc()
                 sys.stderr.flush()
-                self._end()
+                self._finish_job()
                 self._post(result(key, None, f"{type(err).__name__}: {err}", 0))
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import Callable, List, Optional, Sequence
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.commands import get, keep, look, repair
+from hyperpod_kit.checkpoint.commands import get, inspection, keep, repair
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import UsageError
@@ -16,11 +16,13 @@ from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
 
-def _flush_ended(args: argparse.Namespace, folder: str, mine: int) -> int:
+def _flush_ended(args: argparse.Namespace, folder: str, caller_uid: int) -> int:
     from hyperpod_kit.checkpoint.agent import flush_handover
 
-    if mine != 0:
-        raise UsageError(f"the end of a job is root's: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all")
+    if caller_uid != 0:
+        raise UsageError(
+            f"the end of a job is root's: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
+        )
     ended, max_age = flush_handover.ended_job(args.ended or args.hand_over), args.max_age * 3600.0
     if args.hand_over:
         return flush_handover.hand_over(ended, folder=folder, max_age=max_age, say=terminal.out)
@@ -28,57 +30,69 @@ def _flush_ended(args: argparse.Namespace, folder: str, mine: int) -> int:
 
 
 def _flush(args: argparse.Namespace) -> int:
-    from hyperpod_kit.checkpoint.agent import flush, flush_users, places
+    from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths
 
-    folder, mine = places.base(), places.node_uid()
+    folder, caller_uid = shm_paths.base(), shm_paths.node_uid()
     if args.ended or args.hand_over:
-        return _flush_ended(args, folder, mine)
-    if mine not in (0, mine if args.uid is None else args.uid):
+        return _flush_ended(args, folder, caller_uid)
+    if caller_uid != 0 and args.uid not in (None, caller_uid):
         raise UsageError(
-            f"--uid {args.uid} is for root: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all"
+            f"--uid {args.uid} is for root: this is uid {caller_uid}", hint="hyperpod-kit checkpoint flush --all"
         )
-    uids = [args.uid] if args.uid is not None else places.users(folder) if mine == 0 else [mine]
-    found = []
+    if args.uid is not None:
+        uids = [args.uid]
+    elif caller_uid == 0:
+        uids = shm_paths.users(folder)
+    else:
+        uids = [caller_uid]
+    outcomes = []
     for uid in uids:
-        found += flush_users.flush_as(
+        outcomes += flush_users.flush_as(
             uid,
             folder=folder,
             job=args.job,
             timeout=args.timeout,
             gid=args.gid,
             max_age=args.max_age * 3600.0,
-            asked_by=_who(args),
+            asked_by=_requester(args),
         )
     if args.json:
-        terminal.data([outcome._asdict() for outcome in found])
+        terminal.data([outcome._asdict() for outcome in outcomes])
     else:
-        for outcome in found:
-            terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
-    return flush.exit_code(found)
+        for outcome in outcomes:
+            memory = f"left in {folder}"
+            if outcome.removed:
+                memory = "memory freed"
+            terminal.out(f"{outcome.run}: {outcome.note}; {memory}")
+    return flush.exit_code(outcomes)
 
 
-def _who(args: argparse.Namespace) -> str:
+def _requester(args: argparse.Namespace) -> str:
     job, admin = os.environ.get("SLURM_JOB_ID"), os.environ.get("SUDO_USER")
     if args.uid is not None and job:
         return f"Epilog of job {job}"
-    return "hyperpod-kit checkpoint flush" + (f" by {admin}" if admin else "")
+    if admin:
+        return f"hyperpod-kit checkpoint flush by {admin}"
+    return "hyperpod-kit checkpoint flush"
 
 
 def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
-    epilog = f"with torch: {', '.join(also)}" if also else None
+    epilog = None
+    if also:
+        epilog = f"with torch: {', '.join(also)}"
     parser = argparse.ArgumentParser(
         prog="hyperpod-kit checkpoint", description="Checkpoints of a run, without torch.", epilog=epilog
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(
-        name: str, run: Callable[[argparse.Namespace], int], words: str, *examples: str
+        name: str, run: Callable[[argparse.Namespace], int], summary: str, *examples: str
     ) -> argparse.ArgumentParser:
         lines = (f"hyperpod-kit checkpoint {name} {line}" for line in examples)
         sub = commands.add_parser(
             name,
-            help=words,
-            description=words,
+            help=summary,
+            description=summary,
             epilog="\n  ".join(["Examples:", *lines]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -91,7 +105,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
 
     sub = command(
         "ls",
-        look.ls,
+        inspection.ls,
         "list a root's checkpoints, newest first; reads no data",
         "/fsx/alice/run1",
         "s3://my-bucket/run1 --limit 5 --json",
@@ -99,7 +113,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub.add_argument("--limit", type=int, default=50, metavar="N", help="only the newest N (default 50, 0 all)")
     sub = command(
         "show",
-        look.show,
+        inspection.show,
         "one checkpoint's manifest and files; reads no data",
         "/fsx/alice/run1",
         "/fsx/alice/run1 --tensors  # of the newest",
@@ -117,7 +131,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub.add_argument("--output", required=True, metavar="FILE", help="a new file in .safetensors or .npy")
     sub = command(
         "verify",
-        look.check,
+        inspection.verify_checkpoints,
         "verify every byte: 0 all valid, 1 some are not, none is, or RUN.json is not whole",
         "/fsx/alice/run1",
         "/fsx/alice/run1 --json",
@@ -205,20 +219,22 @@ def perform(argv: List[str], also: Sequence[str] = ()) -> int:
     root = getattr(args, "root", None)
     if root is not None and is_path(root):
         return ending.raised(
-            lambda: ending.bounded(work, root, _user_of(args, root)), lambda err: _of_a_file(err, args)
+            lambda: ending.bounded(work, root, _effective_user(args, root)), lambda err: _file_error_ending(err, args)
         )
-    return ending.raised(work, lambda err: _of_a_file(err, args))
+    return ending.raised(work, lambda err: _file_error_ending(err, args))
 
 
-def _user_of(args: argparse.Namespace, root: str) -> Optional[int]:
+def _effective_user(args: argparse.Namespace, root: str) -> Optional[int]:
     """As whom root works on it: as its owner, but for `get`, of which what it writes belongs to who has called it."""
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
-    return None if args.run is get.get else owner.uid_for(root)
+    if args.run is get.get:
+        return None
+    return owner.uid_for(root)
 
 
-def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
-    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, ExitCode.ABSENT)
+def _file_error_ending(err: OSError, args: argparse.Namespace) -> ending.Ending:
+    return ending.Ending(f"{err.filename or args.root}: {verify.describe_failure(err)}", None, ExitCode.ABSENT)
 
 
 if __name__ == "__main__":

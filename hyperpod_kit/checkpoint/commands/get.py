@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 
-from hyperpod_kit.checkpoint.commands.look import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_root
 from hyperpod_kit.checkpoint.commands.table import size
-from hyperpod_kit.checkpoint.repository import one_tensor
+from hyperpod_kit.checkpoint.repository import tensor_export
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 
 def get(args: argparse.Namespace) -> int:
-    """0 written. Raises as `one_tensor.get`."""
-    made = one_tensor.get(open_root(args), args.tensor, args.output, args.attempt)
+    """0 written. Raises as `tensor_export.get`."""
+    tensor = tensor_export.get(open_root(args), args.tensor, args.output, args.attempt)
     if args.json:
-        terminal.data({**made._asdict(), "output": args.output})
+        terminal.data({**tensor._asdict(), "output": args.output})
         return 0
-    for attempt, why in made.rejected:
-        terminal.say(f"passed over {attempt}: {why}")
-    shape = " x ".join(map(str, made.shape)) or "one number"
-    name = clean(made.name)
-    terminal.out(f"{name} of {made.attempt}: {made.dtype}, {shape}, {size(made.nbytes)} verified, in {args.output}")
+    for checkpoint_id, reason in tensor.rejected:
+        terminal.say(f"passed over {checkpoint_id}: {reason}")
+    shape = " x ".join(map(str, tensor.shape)) or "one number"
+    name = clean(tensor.name)
+    terminal.out(
+        f"{name} of {tensor.attempt}: {tensor.dtype}, {shape}, {size(tensor.nbytes)} verified, in {args.output}"
+    )
     return 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import List, Tuple
+from typing import Dict, List, Tuple
 
-from hyperpod_kit.checkpoint.commands.look import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_root
 from hyperpod_kit.checkpoint.commands.table import table
 from hyperpod_kit.checkpoint.repository import identity, pins, read_back, retention, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
@@ -34,10 +34,10 @@ def policy_of(args: argparse.Namespace) -> Policy:
     if args.every_seconds is not None:
         parts.append(EverySeconds(args.every_seconds))
     for text in args.best:
-        words = text.split(":")
-        if len(words) > 3 or not words[0] or not (words[1:2] or ["1"])[0].isdigit():
+        fields = text.split(":")
+        if len(fields) > 3 or not fields[0] or not (fields[1:2] or ["1"])[0].isdigit():
             raise UsageError(f"--best {text!r}: expected METRIC[:N[:min|max]]")
-        parts.append(Best(words[0], int((words[1:2] or ["1"])[0]), (words[2:3] or ["min"])[0]))
+        parts.append(Best(fields[0], int((fields[1:2] or ["1"])[0]), (fields[2:3] or ["min"])[0]))
     if not parts:
         raise UsageError("prune needs a policy", hint="hyperpod-kit checkpoint prune ROOT --latest 3 --dry-run")
     rule = parts[0]
@@ -46,9 +46,9 @@ def policy_of(args: argparse.Namespace) -> Policy:
     return rule
 
 
-def _intact(store: Store, attempt: str) -> bool:
+def _is_intact(store: Store, checkpoint_id: str) -> bool:
     try:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, checkpoint_id)
         return True
     except (CheckpointError, OSError):
         return False
@@ -58,15 +58,21 @@ def prune(args: argparse.Namespace) -> int:
     """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
     rule = policy_of(args)
     store = open_root(args)
-    whose = identity.of_root(store)
-    items = retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None)
-    planned, done = retention.plan(items, rule), retention.Applied((), ())
+    run_identity = identity.find_identity(store)
+    run_id = ""
+    if run_identity:
+        run_id = run_identity.run_id
+    sound = None
+    if args.verify:
+        sound = _is_intact
+    items = retention.survey(store, run_id=run_id, sound=sound)
+    planned, applied = retention.plan(items, rule), retention.Applied((), ())
     damaged: Tuple[Tuple[str, str], ...] = ()
     if not args.dry_run:
         planned, _, damaged = retention.assured(items, read_back.Prover(store, by="prune"), rule)
-        for attempt, why in damaged:
-            terminal.say(f"{attempt} was read back and is not what was committed: {why}")
-        done = retention.apply(store, planned, whose)
+        for checkpoint_id, reason in damaged:
+            terminal.say(f"{checkpoint_id} was read back and is not what was committed: {reason}")
+        applied = retention.apply(store, planned, run_identity)
     if args.json:
         terminal.data(
             {
@@ -75,21 +81,35 @@ def prune(args: argparse.Namespace) -> int:
                 "dry_run": args.dry_run,
                 "keep": dict(planned.keep),
                 "delete": dict(planned.delete),
-                "deleted": list(done.deleted),
-                "left": dict(done.left),
+                "deleted": list(applied.deleted),
+                "left": dict(applied.remaining),
                 "damaged": dict(damaged),
             }
         )
-        return 1 if done.left or damaged else 0
-    left = dict(done.left)
-    rows = [(attempt, "keep", why) for attempt, why in planned.keep]
-    rows += [
-        (attempt, "would delete" if args.dry_run else "left" if attempt in left else "deleted", left.get(attempt, why))
-        for attempt, why in planned.delete
-    ]
-    shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
-    terminal.out(shown)
-    return 1 if done.left or damaged else 0
+    else:
+        rows = _fate_rows(planned, dict(applied.remaining), dry_run=args.dry_run)
+        if rows:
+            terminal.out(table(("ATTEMPT", "", "WHY"), rows))
+        else:
+            terminal.out(f"no checkpoint under {store.url}")
+    if applied.remaining or damaged:
+        return 1
+    return 0
+
+
+def _fate_rows(
+    planned: retention.RetentionPlan, not_deleted: Dict[str, str], *, dry_run: bool
+) -> List[Tuple[str, str, str]]:
+    """List what becomes of each checkpoint and why, the newest first."""
+    rows = [(checkpoint_id, "keep", reason) for checkpoint_id, reason in planned.keep]
+    for checkpoint_id, reason in planned.delete:
+        fate = "deleted"
+        if dry_run:
+            fate = "would delete"
+        elif checkpoint_id in not_deleted:
+            fate = "left"
+        rows.append((checkpoint_id, fate, not_deleted.get(checkpoint_id, reason)))
+    return sorted(rows, reverse=True)
 
 
 def pin(args: argparse.Namespace) -> int:

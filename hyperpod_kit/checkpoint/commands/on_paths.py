@@ -8,7 +8,9 @@ from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 
 
-def bounded(work: Callable[[], int], places: Sequence[str]) -> int:
+def run_bounded(work: Callable[[], int], locations: Sequence[str]) -> int:
     """The exit code of `work`, in a child with a deadline unless all places are in buckets. Raises as `ending`'s."""
-    paths = [place for place in dict.fromkeys(places) if is_path(place)]
-    return ending.bounded(work, " or ".join(paths)) if paths else work()
+    paths = [location for location in dict.fromkeys(locations) if is_path(location)]
+    if paths:
+        return ending.bounded(work, " or ".join(paths))
+    return work()

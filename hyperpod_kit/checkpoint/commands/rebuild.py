@@ -11,26 +11,26 @@ import contextlib
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import held, trees
+from hyperpod_kit.checkpoint.agent import extra_state, name_coverage
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit_records,
     coverage,
     digest,
+    hole_check,
     identity,
     index,
     latest,
     layout,
     manifest,
-    own_tree,
+    rank_extra_state,
     rows,
     sealed_text,
     shard,
     stream,
     verify,
-    without_holes,
 )
-from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
+from hyperpod_kit.checkpoint.repository.catalog import CheckpointEntry
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -41,14 +41,14 @@ from hyperpod_kit.untrusted.parse import json_object
 _DCP = "dcp"
 """The plan of a checkpoint that torch's own planner has laid out: all its tensors count."""
 
-_LARGEST_HEAD = 1 << 30
+_MAX_HEADER_BYTES = 1 << 30
 
 
 class Rebuilt(NamedTuple):
-    """What became of an attempt without a manifest. `why`: it was not rebuilt, "" when it was, or would be."""
+    """What became of an attempt without a manifest. `reason`: it was not rebuilt, "" when it was, or would be."""
 
-    attempt: str
-    why: str = ""
+    checkpoint_id: str
+    reason: str = ""
     size: int = 0
     world: int = 0
 
@@ -59,75 +59,77 @@ class _ProvedShard(NamedTuple):
     tensors: Tuple[shard.Placed, ...]
 
 
-def rebuild_all(store: Store, whose: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
+def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
     """Every attempt without a manifest that may be a commit, newest first. Raises CheckpointError, OSError."""
     entries = catalog.attempts(store)
     outcomes: List[Rebuilt] = []
-    for entry in _in_question(store, entries):
+    for entry in _rebuild_candidates(store, entries):
         try:
-            body = manifest_of(store, entry.attempt, whose)
+            body = rebuild_manifest(store, entry.attempt, run_identity)
             if not dry_run:
-                identity.confirm(store, whose)
+                identity.confirm(store, run_identity)
                 store.create(f"{entry.attempt}/{layout.MANIFEST_FILE}", body.encode())
             outcomes.append(Rebuilt(entry.attempt, "", body.total_bytes, body.world))
         except FileExistsError:
             continue  # whoever was saving it has committed it just now
         except (CheckpointError, OSError) as err:
-            outcomes.append(Rebuilt(entry.attempt, verify.reason_of(err)))
+            outcomes.append(Rebuilt(entry.attempt, verify.describe_failure(err)))
     if not dry_run:
-        _hint_at_newest(store, {outcome.attempt for outcome in outcomes if not outcome.why})
+        _write_latest_hint(store, {outcome.checkpoint_id for outcome in outcomes if not outcome.reason})
     return outcomes
 
 
-def _hint_at_newest(store: Store, rebuilt: Set[str]) -> None:
+def _write_latest_hint(store: Store, rebuilt: Set[str]) -> None:
     """Where the newest of all is one of these. A hint at a newer one, which is lost, is the proof of that."""
     newest = catalog.newest_committed(store)
-    name = layout.parse_attempt(newest) if newest is not None and newest in rebuilt else None
+    name = None
+    if newest is not None and newest in rebuilt:
+        name = layout.parse_checkpoint_id(newest)
     hint = latest.read(store)
-    if name is not None and (hint is None or catalog.order(hint) < catalog.order(name)):
+    if name is not None and (hint is None or catalog.sort_key(hint) < catalog.sort_key(name)):
         latest.write(store, str(name))
 
 
-def _in_question(store: Store, entries: Sequence[AttemptEntry]) -> List[AttemptEntry]:
+def _rebuild_candidates(store: Store, entries: Sequence[CheckpointEntry]) -> List[CheckpointEntry]:
     """Those without a manifest, but for what is newer than every commit that is known of and of the newest start: that
     is a save which may be under way."""
-    named = [layout.parse_attempt(record.attempt) for record in commit_records.gather(store).records]
-    known = [catalog.order(name) for name in named if name is not None]
-    known += [entry.order for entry in entries if entry.committed]
-    newest, epoch = max(known, default=(0, 0, "")), catalog.highest(store)[0]
+    names = [layout.parse_checkpoint_id(record.checkpoint_id) for record in commit_records.gather(store).records]
+    orders = [catalog.sort_key(name) for name in names if name is not None]
+    orders += [entry.order for entry in entries if entry.committed]
+    newest, epoch = max(orders, default=(0, 0, "")), catalog.highest_epoch_and_seq(store)[0]
     return [entry for entry in entries if not entry.committed and (entry.order <= newest or entry.name.epoch < epoch)]
 
 
-def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
+def rebuild_manifest(store: Store, checkpoint_id: str, run_identity: RunIdentity) -> Manifest:
     """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
-    name = layout.parse_attempt(attempt)
+    name = layout.parse_checkpoint_id(checkpoint_id)
     assert name is not None
-    present = store.sizes(attempt)
+    present = store.sizes(checkpoint_id)
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
         if file not in present:
             raise CheckpointError(f"{file} is missing")
-    extra = without_holes.read(store, f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
-    world = _world(extra, name)
+    extra = hole_check.read(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    world = _world_size(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
     _require_files(files, {file for file in present if file.startswith("shard-")})
-    shards = [_proved(store, attempt, rank, world, whose) for rank in range(world)]
-    table = without_holes.read(store, f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
-    names = _covered(shards, table)
-    _require_trees(store, attempt, extra, world, names)
+    shards = [_verified_shard(store, checkpoint_id, rank, world, run_identity) for rank in range(world)]
+    table = hole_check.read(store, f"{checkpoint_id}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    names = _covered_names(shards, table)
+    _require_trees(store, checkpoint_id, extra, world, names)
     saved = json_object(extra, len(extra))["shared"].get("save") or {}
     return Manifest(
-        run=whose.run,
-        run_id=whose.run_id,
+        run=run_identity.run,
+        run_id=run_identity.run_id,
         epoch=name.epoch,
         seq=name.seq,
         step=name.step,
         world=world,
-        plan=held.plan_of([proved.meta["plan"] for proved in shards]),
+        plan=name_coverage.combine_plans([proved.meta["plan"] for proved in shards]),
         digest=shards[0].meta["digest"],
         chunk=shards[0].meta["chunk"],
         total_bytes=sum(proved.record.size for proved in shards),
-        tensors=_count(names, shards[0].meta["plan"]),
-        time=_time(store, attempt),
+        tensors=_tensor_count(names, shards[0].meta["plan"]),
+        time=_save_time(store, checkpoint_id),
         shards=tuple(proved.record for proved in shards),
         extra=FileRecord.of(layout.EXTRA_FILE, extra),
         index=FileRecord.of(layout.INDEX_FILE, table),
@@ -139,7 +141,7 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
     )
 
 
-def _world(extra: bytes, name: layout.AttemptName) -> int:
+def _world_size(extra: bytes, name: layout.CheckpointId) -> int:
     sealed_text.require(extra, layout.EXTRA_FILE)
     body = json_object(extra, len(extra))
     if body.get("attempt") != [name.epoch, name.seq, name.step]:
@@ -148,34 +150,36 @@ def _world(extra: bytes, name: layout.AttemptName) -> int:
 
 
 def _require_files(expected: Set[str], present: Set[str]) -> None:
-    missing, strange = sorted(expected - present), sorted(present - expected)
+    missing, unexpected = sorted(expected - present), sorted(present - expected)
     if missing:
-        raise CheckpointError(f"{missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} shards are missing")
-    if strange:
-        raise CheckpointError(f"{strange[0]} is of no rank of it: {len(expected)} ranks saved it")
+        if len(missing) == 1:
+            raise CheckpointError(f"{missing[0]} is missing")
+        raise CheckpointError(f"{len(missing)} shards are missing")
+    if unexpected:
+        raise CheckpointError(f"{unexpected[0]} is of no rank of it: {len(expected)} ranks saved it")
 
 
-def _proved(store: Store, attempt: str, rank: int, world: int, whose: RunIdentity) -> _ProvedShard:
+def _verified_shard(store: Store, checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity) -> _ProvedShard:
     """A shard of which every byte was compared with its own digests. Raises CheckpointError, OSError."""
     file = layout.shard_file(rank)
-    reader = store.open_read(f"{attempt}/{file}")
+    reader = store.open_read(f"{checkpoint_id}/{file}")
     try:
         size = reader.size
         meta = shard.parse(memoryview(_head(reader, file)), size).meta
         record = _record(reader, file, meta, rank)
-        opened = stream.Shard(reader, size, record.root, name=file, chunk=meta["chunk"])
-        head = opened.read(0, shard.head_size(memoryview(_read(reader, 0, 8, file))))
+        shard_reader = stream.Shard(reader, size, record.root, name=file, chunk=meta["chunk"])
+        head = shard_reader.read(0, shard.head_size(memoryview(_read(reader, 0, 8, file))))
     finally:
         reader.close()
     parsed = shard.parse(memoryview(head), size)
-    _require_meta(parsed.meta, attempt, rank, world, whose, file)
-    verify.verify_file(store, attempt, record, chunk=parsed.meta["chunk"])
+    _require_meta(parsed.meta, checkpoint_id, rank, world, run_identity, file)
+    verify.verify_file(store, checkpoint_id, record, chunk=parsed.meta["chunk"])
     return _ProvedShard(record, parsed.meta, parsed.tensors)
 
 
 def _head(reader: Any, file: str) -> bytes:
     size = shard.head_size(memoryview(_read(reader, 0, 8, file)))
-    if size > min(reader.size, _LARGEST_HEAD):
+    if size > min(reader.size, _MAX_HEADER_BYTES):
         raise CheckpointError(f"{file} is no shard: its header would have {size} bytes")
     return _read(reader, 0, size, file)
 
@@ -204,11 +208,13 @@ def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileReco
     return FileRecord(file, reader.size, digest.root(digest.algorithm(algorithm), leaves, reader.size), rank)
 
 
-def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, whose: RunIdentity, file: str) -> None:
-    name = layout.parse_attempt(attempt)
+def _require_meta(
+    meta: Dict[str, Any], checkpoint_id: str, rank: int, world: int, run_identity: RunIdentity, file: str
+) -> None:
+    name = layout.parse_checkpoint_id(checkpoint_id)
     assert name is not None
     numbers = {number: f"{getattr(name, number):020d}" for number in ("epoch", "seq", "step")}
-    expected = {"run": whose.run_id, "rank": rank, "world": world, **numbers}
+    expected = {"run": run_identity.run_id, "rank": rank, "world": world, **numbers}
     for key, value in expected.items():
         if meta.get(key) != value:
             raise CheckpointError(f"{file} says {key} {str(meta.get(key))[:80]}, expected {value}")
@@ -216,38 +222,40 @@ def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, who
         raise CheckpointError(f"{file} names no plan")
 
 
-def _covered(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
+def _covered_names(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
     """The names of all tensors, which the index and the headers have alike, every item once. Raises CheckpointError."""
-    alike = {(proved.meta["digest"], proved.meta["chunk"]) for proved in shards}
-    if len(alike) > 1:
+    digest_settings = {(proved.meta["digest"], proved.meta["chunk"]) for proved in shards}
+    if len(digest_settings) > 1:
         raise CheckpointError("its shards have digests of several kinds")
     built = index.build({rank: proved.tensors for rank, proved in enumerate(shards)})
     coverage.check(built)
-    named = rows.read(table)
-    if {piece for name in named for piece in named[name]} != set(built.pieces):
+    indexed = rows.read(table)
+    if {piece for name in indexed for piece in indexed[name]} != set(built.pieces):
         raise CheckpointError(f"{layout.INDEX_FILE} is not of these shards")
     return {piece.spec.name for piece in built.pieces}
 
 
-def _require_trees(store: Store, attempt: str, extra: bytes, world: int, names: Set[str]) -> None:
+def _require_trees(store: Store, checkpoint_id: str, extra: bytes, world: int, names: Set[str]) -> None:
     """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
-    for rank, part in enumerate(trees.parts_of(extra, world)[1]):
-        if part.place is not None:
-            own_tree.read(store, attempt, rank, part.place)
-    missing = sorted(set(held.shared_names(trees.whole_of(extra))) - names)
+    for rank, part in enumerate(extra_state.parts_of(extra, world)[1]):
+        if part.location is not None:
+            rank_extra_state.read(store, checkpoint_id, rank, part.location)
+    missing = sorted(set(name_coverage.shared_names(extra_state.merge_trees(extra))) - names)
     if missing:
         raise CheckpointError(f"{missing[0]} is in no shard")
 
 
-def _count(names: Set[str], plan: str) -> int:
+def _tensor_count(names: Set[str], plan: str) -> int:
     """As a commit counts them: what is one rank's own is not among them."""
-    return len(names) if plan == _DCP else sum(not name.startswith(held.OWN) for name in names)
+    if plan == _DCP:
+        return len(names)
+    return sum(not name.startswith(name_coverage.RANK_PREFIX) for name in names)
 
 
-def _time(store: Store, attempt: str) -> str:
+def _save_time(store: Store, checkpoint_id: str) -> str:
     """When it was saved, as far as storage knows: policies go by it."""
     if is_path(store.url):
         with contextlib.suppress(OSError):
-            changed = os.stat(os.path.join(store.url, attempt, layout.EXTRA_FILE)).st_mtime
+            changed = os.stat(os.path.join(store.url, checkpoint_id, layout.EXTRA_FILE)).st_mtime
             return manifest.time_of(changed)
     return manifest.now()

@@ -20,10 +20,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequenc
     return "\n".join(lines)
 
 
-def size(count: float) -> str:
+def size(value: float) -> str:
     """Bytes, as people read them; powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
+        if value < 1000:
+            if unit == "B":
+                return f"{value:,.0f} {unit}"
+            return f"{value:,.1f} {unit}"
+        value /= 1000
+    return f"{value:,.1f} TB"

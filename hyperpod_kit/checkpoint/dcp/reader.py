@@ -26,13 +26,12 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec, sharding
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp import place as places
-from hyperpod_kit.checkpoint.dcp import reshard, sharing, subclass_parts
-from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needs
+from hyperpod_kit.checkpoint.dcp import checkpoint_location, reshard, sharing, subclass_parts
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needed_chunks
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.reason import Reason, reason_in
+from hyperpod_kit.checkpoint.reason import Reason, as_reason
 from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
 from hyperpod_kit.checkpoint.repository.rows import PieceRows, Rows
 from hyperpod_kit.errors import CheckpointError
@@ -54,7 +53,7 @@ class _Targets(NamedTuple):
 class _Needs(NamedTuple):
     """What one rank asks for: the attempt that it reads, and the chunks."""
 
-    attempt: str
+    checkpoint_id: str
     chunks: tuple[Chunk, ...]
 
 
@@ -76,15 +75,18 @@ class Reader(StorageReader):
         *,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        place = places.parse(root)
-        if not place.root:  # a directory of that name, here
-            place = places.DcpLocation(os.path.abspath(os.curdir), place.attempt)
-        self._store = place.store()
-        self._given = self._wanted = attempt or place.attempt or None
-        self.checkpoint_id = f"{os.fspath(root)}/{attempt}" if attempt else os.fspath(root)
+        location = checkpoint_location.parse(root)
+        if not location.root:  # a directory of that name, here
+            location = checkpoint_location.DcpLocation(os.path.abspath(os.curdir), location.checkpoint_id)
+        self._store = location.store()
+        self._given_id = self._requested_id = attempt or location.checkpoint_id or None
+        if attempt:
+            self.checkpoint_id = f"{os.fspath(root)}/{attempt}"
+        else:
+            self.checkpoint_id = os.fspath(root)
         self.load_id = uuid.uuid4().hex
         self._group = process_group
-        self._attempt: reshard.Attempt | None = None
+        self._checkpoint: reshard.OpenCheckpoint | None = None
         self._rows: Rows = PieceRows({})
         self._alias: dict[str, str] = {}
         self._values: dict[str, Any] = {}
@@ -95,67 +97,73 @@ class Reader(StorageReader):
         """A `checkpoint_id` is a root, ROOT/ATTEMPT, or the name of an attempt under the present root."""
         self.load_id = uuid.uuid4().hex
         if checkpoint_id:
-            place = places.parse(checkpoint_id)
-            if place.root:
-                before, self._store = self._store.url, place.store()
-                self._wanted = place.attempt or (self._given if self._store.url == before else None)
+            location = checkpoint_location.parse(checkpoint_id)
+            if location.root:
+                previous_url, self._store = self._store.url, location.store()
+                self._requested_id = location.checkpoint_id or None
+                if self._requested_id is None and self._store.url == previous_url:
+                    self._requested_id = self._given_id
                 self.checkpoint_id = os.fspath(checkpoint_id)
             else:
-                self._wanted = place.attempt
-                self.checkpoint_id = f"{self._store.url}/{place.attempt}"
+                self._requested_id = location.checkpoint_id
+                self.checkpoint_id = f"{self._store.url}/{location.checkpoint_id}"
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it can be a root of checkpoints, or an attempt under one."""
-        return places.is_valid(checkpoint_id)
+        return checkpoint_location.is_valid(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """All tensors of the checkpoint. Raises NoCheckpoint, NoValidCheckpoint, CheckpointError, OSError."""
-        self._attempt = self._open()
-        self._rows = self._attempt.rows()
-        extra = verify.read_extra(self._store, self._attempt.name, self._attempt.manifest.extra)
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        tree = trees.read(self._store, self._attempt.name, extra, rank)
-        paths = self._name(tree)
+        self._checkpoint = self._open()
+        self._rows = self._checkpoint.rows()
+        extra = verify.read_extra(self._store, self._checkpoint.name, self._checkpoint.manifest.extra)
+        rank = 0
+        if dist.is_initialized():
+            rank = dist.get_rank()
+        tree = extra_state.read(self._store, self._checkpoint.name, extra, rank)
+        paths = self._index_names(tree)
         items: dict[str, Any] = {}
         for name, stored in self._alias.items():
             if name not in self._stored_bytes:
-                items[name] = _metadata_of(self._rows[stored])
+                items[name] = _tensor_metadata(self._rows[stored])
         # A subclass has no one type and shape that a planner could divide: it is asked for as what is no tensor.
         items.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes, *self._subclasses)})
         return Metadata(
             state_dict_metadata=items,
             planner_data=paths,
             storage_meta=StorageMeta(
-                checkpoint_id=self.checkpoint_id, save_id=self._attempt.name, load_id=self.load_id
+                checkpoint_id=self.checkpoint_id, save_id=self._checkpoint.name, load_id=self.load_id
             ),
         )
 
-    def _open(self) -> reshard.Attempt:
-        if self._wanted is not None:
-            return self._attempt_of(self._wanted)
-        return selection.newest(self._store, self._attempt_of)[0]
+    def _open(self) -> reshard.OpenCheckpoint:
+        if self._requested_id is not None:
+            return self._open_by_id(self._requested_id)
+        return selection.newest(self._store, self._open_by_id)[0]
 
-    def _attempt_of(self, name: str) -> reshard.Attempt:
-        return reshard.Attempt(self._store, name, verify.read_manifest(self._store, name))
+    def _open_by_id(self, name: str) -> reshard.OpenCheckpoint:
+        return reshard.OpenCheckpoint(self._store, name, verify.read_manifest(self._store, name))
 
-    def _name(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def _index_names(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Which name of a state dict means which stored tensor or value; the paths that the names came from."""
-        written = tree.get("dcp")
+        dcp_tree = tree.get("dcp")
         self._alias = {name: name for name in self._rows}
         self._values = {}
-        if written is not None:
-            self._stored_bytes = set(written[BYTES])
-            self._subclasses = subclass_parts.records_in(written)
+        if dcp_tree is not None:
+            self._stored_bytes = set(dcp_tree[BYTES])
+            self._subclasses = subclass_parts.records_in(dcp_tree)
             self._hide_parts()
-            return {name: tuple(path) for name, path in written["paths"].items()}
-        flat, paths = flatten_state_dict({key: _leaves(part) for key, part in tree.items()})
-        self._subclasses = {name: value.record for name, value in flat.items() if isinstance(value, _Subclass)}
+            return {name: tuple(path) for name, path in dcp_tree["paths"].items()}
+        flat, paths = flatten_state_dict({key: _with_placeholders(part) for key, part in tree.items()})
+        self._subclasses = {
+            name: value.record for name, value in flat.items() if isinstance(value, _SubclassPlaceholder)
+        }
         self._hide_parts()
         for name, value in flat.items():
-            if isinstance(value, _Named):
+            if isinstance(value, _TensorPlaceholder):
                 self._alias[name] = value.stored
-            elif not isinstance(value, _Subclass):
+            elif not isinstance(value, _SubclassPlaceholder):
                 self._values[name] = value
         return dict(paths)
 
@@ -170,44 +178,44 @@ class Reader(StorageReader):
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Say which chunks this rank's items lie in. Raises DigestUnavailable, CheckpointError."""
-        assert self._attempt is not None
-        digest.algorithm(self._attempt.manifest.digest)
+        assert self._checkpoint is not None
+        digest.algorithm(self._checkpoint.manifest.digest)
         slices = [self._slice_of(item) for item in plan.items if self._is_stored(item)]
-        chunks = needs(self._rows, slices, self._attempt.manifest.chunk)
-        return replace(plan, storage_data=_Needs(self._attempt.name, tuple(chunks)))
+        chunks = needed_chunks(self._rows, slices, self._checkpoint.manifest.chunk)
+        return replace(plan, storage_data=_Needs(self._checkpoint.name, tuple(chunks)))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Give each chunk to one rank. Raises CheckpointError when the ranks see different checkpoints."""
-        seen = {plan.storage_data.attempt for plan in plans}
-        if len(seen) > 1:
+        checkpoint_ids = {plan.storage_data.checkpoint_id for plan in plans}
+        if len(checkpoint_ids) > 1:
             raise CheckpointError(
-                f"the ranks see different checkpoints: {sorted(seen)}", hint="name one: Reader(root, attempt)"
+                f"the ranks see different checkpoints: {sorted(checkpoint_ids)}", hint="name one: Reader(root, attempt)"
             )
         work = sharing.divide([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the planner's tensors. Raises CheckpointError, with the reason of the rank that failed, on all ranks."""
-        assert self._attempt is not None
+        assert self._checkpoint is not None
         work: sharing.Work = plan.storage_data
         ranks = Ranks(self._group, alone=len(work.alone) == 1)
         requests = SliceRequests(self._rows)
         try:
-            ranks.meet(None)
-            targets = reshard.guarded(partial(self._request, plan, planner, requests))
-            problem = ranks.agree(reason_in(targets))
+            ranks.handshake(None)
+            targets = reshard.error_as_reason(partial(self._request, plan, planner, requests))
+            problem = ranks.agree(as_reason(targets))
             if problem is None and self._subclasses:
                 # Which chunks the parts of a subclass lie in is not known before the planner's own tensors are.
-                work = sharing.work_of(ranks, requests, self._attempt.manifest.chunk)
+                work = sharing.divide_among_ranks(ranks, requests, self._checkpoint.manifest.chunk)
             if problem is None:
-                problem = reshard.carry_out(ranks, self._attempt, work, requests)
+                problem = reshard.read_and_distribute(ranks, self._checkpoint, work, requests)
             if problem is None and self._subclasses and not isinstance(targets, Reason):
-                problem = ranks.agree(reason_in(reshard.guarded(targets.subclasses.complete)))
+                problem = ranks.agree(as_reason(reshard.error_as_reason(targets.subclasses.complete)))
         finally:
-            self._attempt.close()
+            self._checkpoint.close()
         if problem is not None:
             raise CheckpointError(
-                f"{self._attempt.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
+                f"{self._checkpoint.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
             )
         assert not isinstance(targets, Reason), "all ranks agreed that there is no problem"
         self._deliver(plan, planner, targets)
@@ -217,7 +225,7 @@ class Reader(StorageReader):
 
     def _request(self, plan: LoadPlan, planner: LoadPlanner, requests: SliceRequests) -> _Targets:
         """Ask for everything that the planner fills. Raises CheckpointError for what does not fit."""
-        assert self._attempt is not None
+        assert self._checkpoint is not None
         targets = _Targets([], [], [], subclass_parts.SubclassLoad(self._rows, requests))
         values: dict[str, Any] = getattr(planner, "state_dict", {})
         for item in plan.items:
@@ -225,15 +233,15 @@ class Reader(StorageReader):
             value = values.get(item.dest_index.fqn)
             if item.type == LoadItemType.TENSOR:
                 if isinstance(value, torch.Tensor):
-                    subclass_parts.refuse_unsaved(name, value)
-                target = sharding.settled(planner.resolve_tensor(item)).detach()
+                    subclass_parts.require_saved_subclass(name, value)
+                target = sharding.wait_for_collective(planner.resolve_tensor(item)).detach()
                 targets.tensors.append((item, target))
                 requests.add(self._slice_of(item), target)
             elif self._is_stored(item):
-                targets.bodies.append((item, requests.add_whole(self._alias[name])))
+                targets.bodies.append((item, requests.add_full(self._alias[name])))
             elif name in self._subclasses:
                 self._request_subclass(item, value, targets)
-        requests.freeze(self._attempt.manifest.chunk)
+        requests.freeze(self._checkpoint.manifest.chunk)
         return targets
 
     def _request_subclass(self, item: ReadItem, value: Any, targets: _Targets) -> None:
@@ -261,31 +269,33 @@ class Reader(StorageReader):
     def _slice_of(self, item: ReadItem) -> TensorSlice:
         name = self._alias[item.storage_index.fqn]
         if item.type == LoadItemType.BYTE_IO:
-            whole = self._rows[name][0].spec.whole
-            return TensorSlice(name, (0,) * len(whole), whole)
+            full_shape = self._rows[name][0].spec.full_shape
+            return TensorSlice(name, (0,) * len(full_shape), full_shape)
         base: Iterable[int] = item.storage_index.offset or (0,) * len(item.lengths)
         offsets = tuple(a + b for a, b in zip(base, item.storage_offsets, strict=True))
         return TensorSlice(name, offsets, tuple(item.lengths))
 
 
-class _Named:
+class _TensorPlaceholder:
     """Stands for a tensor while the tree around it is flattened."""
 
     def __init__(self, stored: str) -> None:
         self.stored = stored
 
 
-class _Subclass:
+class _SubclassPlaceholder:
     """Stands for a subclass, in the same way."""
 
     def __init__(self, record: subclass_parts.Record) -> None:
         self.record = record
 
 
-def _leaves(part: Any) -> Any:
+def _with_placeholders(part: Any) -> Any:
     """A part of a Manager's tree with tensors and subclasses as what stands for them."""
-    subclasses = {record["name"]: _Subclass(record) for record in codec.records(part) if record["$"] == "subclass"}
-    return codec.decode(part, _Named, wholes=subclasses, plain=True)  # type: ignore[arg-type]
+    subclasses = {
+        record["name"]: _SubclassPlaceholder(record) for record in codec.records(part) if record["$"] == "subclass"
+    }
+    return codec.decode(part, _TensorPlaceholder, wholes=subclasses, plain=True)  # type: ignore[arg-type]
 
 
 def _pickled(value: Any) -> io.BytesIO:
@@ -296,10 +306,10 @@ def _pickled(value: Any) -> io.BytesIO:
     return body
 
 
-def _metadata_of(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
+def _tensor_metadata(rows: Sequence[index.Piece]) -> TensorStorageMetadata:
     first = rows[0].spec
     chunks = [
         ChunkStorageMetadata(torch.Size(row.spec.offsets or (0,) * len(row.spec.shape)), torch.Size(row.spec.shape))
         for row in rows
     ]
-    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.whole), chunks)
+    return TensorStorageMetadata(TensorProperties(dtype=TYPES[first.dtype]), torch.Size(first.full_shape), chunks)

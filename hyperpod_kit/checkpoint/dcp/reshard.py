@@ -15,11 +15,11 @@ from functools import partial
 from typing import TypeVar
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp.hand_on import HandOn, too_slow
+from hyperpod_kit.checkpoint.dcp.chunk_forwarding import ChunkForwarder, is_too_slow
 from hyperpod_kit.checkpoint.dcp.sharing import Work
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
 from hyperpod_kit.checkpoint.load import TargetFault
-from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
+from hyperpod_kit.checkpoint.reason import Reason, Verdict, as_reason
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository import stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
@@ -28,20 +28,20 @@ from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.rows import encode as encode_rows
 from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
-from hyperpod_kit.checkpoint.restore_progress import unheard
+from hyperpod_kit.checkpoint.restore_progress import ignore_bytes
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 T = TypeVar("T")
 
-NOTHING_KEPT: Mapping[Chunk, memoryview] = {}
+NO_CACHED_CHUNKS: Mapping[Chunk, memoryview] = {}
 
 
-class Attempt:
+class OpenCheckpoint:
     """An attempt that is open for reading: its manifest, and its shards, opened when they are needed."""
 
-    def __init__(self, store: Store, attempt: str, body: Manifest) -> None:
+    def __init__(self, store: Store, checkpoint_id: str, body: Manifest) -> None:
         self.store = store
-        self.name = attempt
+        self.name = checkpoint_id
         self.manifest = body
         self._open: dict[int, tuple[StoreReader, stream.Shard]] = {}
 
@@ -53,11 +53,13 @@ class Attempt:
             record = self.manifest.shards[number]
             reader = self.store.open_read(f"{self.name}/{record.file}")
             try:
-                made = stream.Shard(reader, record.size, record.root, name=record.file, chunk=self.manifest.chunk)
+                opened_shard = stream.Shard(
+                    reader, record.size, record.root, name=record.file, chunk=self.manifest.chunk
+                )
             except BaseException:
                 reader.close()
                 raise
-            self._open[number] = reader, made
+            self._open[number] = reader, opened_shard
         return self._open[number][1]
 
     def close(self) -> None:
@@ -86,28 +88,32 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def opened(store: Store, attempt: str, body: Manifest) -> Iterator[Attempt]:
+def open_checkpoint(store: Store, checkpoint_id: str, body: Manifest) -> Iterator[OpenCheckpoint]:
     """An attempt whose files are closed at the end."""
-    made = Attempt(store, attempt, body)
+    checkpoint = OpenCheckpoint(store, checkpoint_id, body)
     try:
-        yield made
+        yield checkpoint
     finally:
-        made.close()
+        checkpoint.close()
 
 
-def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | Reason:
+def shared_rows(ranks: Ranks, checkpoint: OpenCheckpoint) -> Rows | Reason:
     """Where everything lies, read by rank 0 for all; or why that is not known. A collective."""
-    found = guarded(attempt.index_bytes) if ranks.rank == 0 else b""
-    problem = ranks.agree(reason_in(found))
+    encoded: bytes | Reason = b""
+    if ranks.rank == 0:
+        encoded = error_as_reason(checkpoint.index_bytes)
+    problem = ranks.agree(as_reason(encoded))
     if problem is not None:
         return problem
-    data: bytes = ranks.broadcast(found)
-    rows = guarded(lambda: read_rows(data))
-    problem = ranks.agree(reason_in(rows))
-    return rows if problem is None else problem
+    data: bytes = ranks.broadcast(encoded)
+    rows = error_as_reason(lambda: read_rows(data))
+    problem = ranks.agree(as_reason(rows))
+    if problem is None:
+        return rows
+    return problem
 
 
-def guarded(work: Callable[[], T]) -> T | Reason:
+def error_as_reason(work: Callable[[], T]) -> T | Reason:
     """What this rank's part gives; an error becomes a reason, so that no rank leaves the others waiting.
 
     Raises DigestUnavailable, which is no verdict on what was read.
@@ -120,47 +126,55 @@ def guarded(work: Callable[[], T]) -> T | Reason:
         return Reason(str(err) or type(err).__name__, Verdict.UNFILLED)
     except (CheckpointError, OSError) as err:
         damaged, unread = tombstone.proves(err), verify.is_unread(err)
-        verdict = Verdict.DAMAGED if damaged else Verdict.UNREAD if unread else Verdict.UNUSABLE
-        return Reason(verify.reason_of(err), verdict)
+        if damaged:
+            verdict = Verdict.DAMAGED
+        elif unread:
+            verdict = Verdict.UNREAD
+        else:
+            verdict = Verdict.UNUSABLE
+        return Reason(verify.describe_failure(err), verdict)
     except Exception as err:  # whatever it is, a rank that left here would leave the others waiting
         return Reason(f"{type(err).__name__}: {err}")
 
 
-def carry_out(
+def read_and_distribute(
     ranks: Ranks,
-    attempt: Attempt,
+    checkpoint: OpenCheckpoint,
     work: Work,
     requests: SliceRequests,
-    kept: Mapping[Chunk, memoryview] = NOTHING_KEPT,
-    read: Callable[[int], None] = unheard,
+    cached: Mapping[Chunk, memoryview] = NO_CACHED_CHUNKS,
+    on_read: Callable[[int], None] = ignore_bytes,
 ) -> Reason | None:
     """Read, check, hand on; None, or why not, the same on all ranks. A collective.
 
-    `kept`: chunks that this rank has read and proved already, those that it said it has when work was divided. `read`
+    `cached`: chunks that this rank has read and proved already, those that it said it has when work was divided. `read`
     hears of the bytes of each chunk that this rank reads, in any thread.
     """
-    reader = _ChunkReading(attempt, requests, kept, read)
-    problem = ranks.agree(reason_in(guarded(lambda: reader.read(work.alone[ranks.rank]))))
-    rounds, again = work.rounds(), list[Chunk]()
-    hand_on = HandOn(ranks, attempt.manifest, requests)
+    reader = _ChunkReading(checkpoint, requests, cached, on_read)
+    problem = ranks.agree(as_reason(error_as_reason(lambda: reader.read(work.alone[ranks.rank]))))
+    rounds, retries = work.rounds(), list[Chunk]()
+    forwarder = ChunkForwarder(ranks, checkpoint.manifest, requests)
     while rounds and problem is None:
         part = rounds.pop(0)
-        mine = [share.chunk for share in part if share.owner == ranks.rank]
-        begin = time.monotonic()
-        chunks = guarded(partial(reader.read, mine, keep=True))
-        reading = time.monotonic() - begin
-        problem = ranks.agree(reason_in(chunks))
+        owned_chunks = [share.chunk for share in part if share.owner == ranks.rank]
+        started_at = time.monotonic()
+        chunks = error_as_reason(partial(reader.read, owned_chunks, keep=True))
+        reading = time.monotonic() - started_at
+        problem = ranks.agree(as_reason(chunks))
         if problem is not None:
             break
-        begin = time.monotonic()
-        again += hand_on.round(part, chunks if isinstance(chunks, dict) else {})
-        if too_slow(ranks.gather((reading, time.monotonic() - begin))):
-            again += [share.chunk for left in rounds for share in left if share.concerns(ranks.rank)]
+        started_at = time.monotonic()
+        if not isinstance(chunks, dict):
+            chunks = {}
+        retries += forwarder.round(part, chunks)
+        if is_too_slow(ranks.gather((reading, time.monotonic() - started_at))):
+            for shares in rounds:
+                retries += [share.chunk for share in shares if share.concerns(ranks.rank)]
             rounds = []
     if problem is None:
-        problem = ranks.agree(reason_in(guarded(lambda: reader.read(again))))
+        problem = ranks.agree(as_reason(error_as_reason(lambda: reader.read(retries))))
     if problem is None:
-        problem = ranks.agree(guarded(requests.complete))
+        problem = ranks.agree(error_as_reason(requests.complete))
     return problem
 
 
@@ -169,36 +183,36 @@ class _ChunkReading:
 
     def __init__(
         self,
-        attempt: Attempt,
+        checkpoint: OpenCheckpoint,
         requests: SliceRequests,
-        kept: Mapping[Chunk, memoryview],
-        heard: Callable[[int], None],
+        cached: Mapping[Chunk, memoryview],
+        on_read: Callable[[int], None],
     ) -> None:
-        self._attempt, self._requests, self._kept, self._heard = attempt, requests, kept, heard
+        self._checkpoint, self._requests, self._cached, self._on_read = checkpoint, requests, cached, on_read
 
     def read(self, chunks: Iterable[Chunk], *, keep: bool = False) -> dict[Chunk, memoryview]:
         """Their bytes too, if they are to be kept. Raises DigestMismatch, CheckpointError, OSError."""
-        found: dict[Chunk, memoryview] = {}
+        chunk_data: dict[Chunk, memoryview] = {}
         jobs = []
         number_of: dict[str, int] = {}
-        for number, place in chunks:
-            here = self._kept.get((number, place))
-            if here is not None:
-                self._requests.take(number, place * self._attempt.manifest.chunk, here)
-                found[number, place] = here
-                self._heard(len(here))
+        for number, chunk_index in chunks:
+            cached = self._cached.get((number, chunk_index))
+            if cached is not None:
+                self._requests.take(number, chunk_index * self._checkpoint.manifest.chunk, cached)
+                chunk_data[number, chunk_index] = cached
+                self._on_read(len(cached))
                 continue
-            shard = self._attempt.shard(number)
-            jobs.append((shard, place))
+            shard = self._checkpoint.shard(number)
+            jobs.append((shard, chunk_index))
             number_of[shard.name] = number
 
         def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
             number = number_of[opened.name]
             self._requests.take(number, begin, view)
-            self._heard(len(view))
+            self._on_read(len(view))
             if keep:
-                found[number, begin // opened.chunk] = memoryview(bytearray(view))
+                chunk_data[number, begin // opened.chunk] = memoryview(bytearray(view))
 
         with Pump(jobs) as pump:
             pump.finish(deliver)
-        return found
+        return chunk_data

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, lands
+from hyperpod_kit.checkpoint.load import Landing, can_fill_directly, copy_into, empty
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.rows import Rows
@@ -28,49 +28,50 @@ class TensorSlice(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Common(NamedTuple):
+class SliceOverlap(NamedTuple):
     """What a slice and a saved piece have in common: at `inside` in the piece, at `at` in the slice.
 
-    Bytes [begin, end) of the file have to be read; `run` says that they are the slice and nothing else.
+    Bytes [begin, end) of the file have to be read; `is_contiguous` says that they are the slice and nothing else.
     """
 
     row: index.Piece
-    inside: tuple[int, ...]
-    at: tuple[int, ...]
+    offset_in_piece: tuple[int, ...]
+    offset_in_slice: tuple[int, ...]
     extents: tuple[int, ...]
     begin: int
     end: int
-    run: bool
+    is_contiguous: bool
 
 
-def commons(rows: Rows, wanted: TensorSlice) -> Iterator[Common]:
+def overlaps(rows: Rows, tensor_slice: TensorSlice) -> Iterator[SliceOverlap]:
     """Raises CheckpointError unless every element of the slice is in the checkpoint."""
-    count, total = 0, _volume(wanted.shape)
-    for row in rows.near(wanted.name, wanted.offsets, wanted.shape):
+    count, total = 0, _volume(tensor_slice.shape)
+    for row in rows.find_near(tensor_slice.name, tensor_slice.offsets, tensor_slice.shape):
         spec = row.spec
-        if len(spec.shape) != len(wanted.shape):
+        if len(spec.shape) != len(tensor_slice.shape):
             raise CheckpointError(
-                f"{wanted.name} has {len(spec.shape)} dimensions in the checkpoint, {len(wanted.shape)} here"
+                f"{tensor_slice.name} has {len(spec.shape)} dimensions in the checkpoint, "
+                f"{len(tensor_slice.shape)} here"
             )
         offsets = spec.offsets or (0,) * len(spec.shape)
-        low = tuple(map(max, offsets, wanted.offsets))
+        low = tuple(map(max, offsets, tensor_slice.offsets))
         extents = tuple(
             min(a + m, b + n) - c
-            for a, m, b, n, c in zip(offsets, spec.shape, wanted.offsets, wanted.shape, low, strict=True)
+            for a, m, b, n, c in zip(offsets, spec.shape, tensor_slice.offsets, tensor_slice.shape, low, strict=True)
         )
         if any(extent <= 0 for extent in extents):
             continue
         count += _volume(extents)
         inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
-        at = tuple(a - b for a, b in zip(low, wanted.offsets, strict=True))
+        at = tuple(a - b for a, b in zip(low, tensor_slice.offsets, strict=True))
         runs = Runs(spec.shape, inside, extents, ITEM_BYTES[spec.dtype])
         if runs.count == 1:
             begin = row.begin + runs.begin
-            yield Common(row, inside, at, extents, begin, begin + runs.length, True)
+            yield SliceOverlap(row, inside, at, extents, begin, begin + runs.length, True)
         else:
-            yield Common(row, inside, at, extents, row.begin, row.begin + spec.nbytes, False)
+            yield SliceOverlap(row, inside, at, extents, row.begin, row.begin + spec.nbytes, False)
     if count != total:
-        raise CheckpointError(f"{wanted.name}: {count} of {total} elements are in the checkpoint")
+        raise CheckpointError(f"{tensor_slice.name}: {count} of {total} elements are in the checkpoint")
 
 
 def _volume(shape: Iterable[int]) -> int:
@@ -80,14 +81,14 @@ def _volume(shape: Iterable[int]) -> int:
     return count
 
 
-def needs(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
-    """The chunks of `chunk` bytes that have to be read for these slices. Raises as `commons`."""
+def needed_chunks(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
+    """The chunks of `chunk` bytes that have to be read for these slices. Raises as `overlaps`."""
     return sorted(
         {
-            (common.row.shard, number)
-            for one in slices
-            for common in commons(rows, one)
-            for number in range(common.begin // chunk, -(-common.end // chunk))
+            (overlap.row.shard, number)
+            for tensor_slice in slices
+            for overlap in overlaps(rows, tensor_slice)
+            for number in range(overlap.begin // chunk, -(-overlap.end // chunk))
         }
     )
 
@@ -99,46 +100,52 @@ class SliceRequests:
         self._rows = rows
         self.landings: dict[int, Landing] = {}
         self.common: dict[int, Landing] = {}
-        self._cuts: list[Callable[[], None]] = []
-        self._whole: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self._copies: list[Callable[[], None]] = []
+        self._full_pieces: dict[tuple[int, int, bool], torch.Tensor] = {}
 
-    def add(self, wanted: TensorSlice, target: torch.Tensor, *, common: bool = False) -> None:
-        """`target` has the slice's shape; another type is converted. Raises as `commons`."""
-        for one in commons(self._rows, wanted):
+    def add(self, tensor_slice: TensorSlice, target: torch.Tensor, *, common: bool = False) -> None:
+        """`target` has the slice's shape; another type is converted. Raises as `overlaps`."""
+        for overlap in overlaps(self._rows, tensor_slice):
             part = target
-            for dim, (at, extent) in enumerate(zip(one.at, one.extents, strict=True)):
+            for dim, (at, extent) in enumerate(zip(overlap.offset_in_slice, overlap.extents, strict=True)):
                 part = part.narrow(dim, at, extent)
-            self._add(one, part, common)
+            self._add(overlap, part, common)
 
-    def add_whole(self, name: str, *, common: bool = False) -> torch.Tensor:
+    def add_full(self, name: str, *, common: bool = False) -> torch.Tensor:
         """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
-        whole = rows[0].spec.whole
-        made = empty(rows[0].spec._replace(shape=whole))
-        self.add(TensorSlice(name, (0,) * len(whole), whole), made, common=common)
-        return made
+        full_shape = rows[0].spec.full_shape
+        target = empty(rows[0].spec._replace(shape=full_shape))
+        self.add(TensorSlice(name, (0,) * len(full_shape), full_shape), target, common=common)
+        return target
 
-    def _add(self, one: Common, part: torch.Tensor, common: bool) -> None:
-        row = one.row
-        landing = (self.common if common else self.landings).setdefault(row.shard, Landing())
-        if one.run:
+    def _add(self, overlap: SliceOverlap, part: torch.Tensor, common: bool) -> None:
+        row = overlap.row
+        landing = self._landings(common).setdefault(row.shard, Landing())
+        if overlap.is_contiguous:
             staged = part
-            if not lands(part) or part.dtype != TYPES[row.spec.dtype]:
-                staged = empty(row.spec._replace(shape=one.extents))
-                self._cuts.append(lambda: copy_into(part, staged, row.spec.name))
-            landing.add(one.begin, one.end, staged)
+            if not can_fill_directly(part) or part.dtype != TYPES[row.spec.dtype]:
+                staged = empty(row.spec._replace(shape=overlap.extents))
+                self._copies.append(lambda: copy_into(part, staged, row.spec.name))
+            landing.add(overlap.begin, overlap.end, staged)
             return
         # The slice is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
-        whole = self._whole.get((row.shard, row.begin, common))
-        if whole is None:
-            whole = self._whole[row.shard, row.begin, common] = empty(row.spec)
-            landing.add(one.begin, one.end, whole)
-        cut = whole
-        for dim, (at, extent) in enumerate(zip(one.inside, one.extents, strict=True)):
+        piece = self._full_pieces.get((row.shard, row.begin, common))
+        if piece is None:
+            piece = self._full_pieces[row.shard, row.begin, common] = empty(row.spec)
+            landing.add(overlap.begin, overlap.end, piece)
+        cut = piece
+        for dim, (at, extent) in enumerate(zip(overlap.offset_in_piece, overlap.extents, strict=True)):
             cut = cut.narrow(dim, at, extent)
-        self._cuts.append(lambda: copy_into(part, cut, row.spec.name))
+        self._copies.append(lambda: copy_into(part, cut, row.spec.name))
+
+    def _landings(self, common: bool) -> dict[int, Landing]:
+        """Choose the landings of what all ranks want alike, or of this rank's own."""
+        if common:
+            return self.common
+        return self.landings
 
     def freeze(self, chunk: int) -> tuple[list[Chunk], list[Chunk]]:
         """The chunks that these bytes lie in, and those of what is common; nothing is added after it."""
@@ -146,17 +153,19 @@ class SliceRequests:
             landing.freeze()
         return _chunks(self.landings, chunk), _chunks(self.common, chunk)
 
-    def together(self, chunk: int) -> list[Chunk]:
+    def merge_common(self, chunk: int) -> list[Chunk]:
         """What is common is wanted by this rank for itself: the chunks of all of it."""
         for number, landing in self.common.items():
             self.landings.setdefault(number, Landing()).join(landing)
         self.common.clear()
         return self.freeze(chunk)[0]
 
-    def wanted(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
+    def requested_ranges(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
         """What is wanted of the bytes [begin, end) of a shard, each byte once."""
-        landing = (self.common if common else self.landings).get(number)
-        return [] if landing is None else landing.wanted(begin, end)
+        landing = self._landings(common).get(number)
+        if landing is None:
+            return []
+        return landing.requested_ranges(begin, end)
 
     def take(self, number: int, begin: int, view: memoryview) -> None:
         """Copy what of these bytes of a shard is wanted. Safe for threads."""
@@ -171,10 +180,10 @@ class SliceRequests:
 
     def complete(self) -> None:
         """All bytes are in: fill what could not be written to directly. Raises TargetFault."""
-        for cut in self._cuts:
+        for cut in self._copies:
             cut()
-        self._cuts.clear()
-        self._whole.clear()
+        self._copies.clear()
+        self._full_pieces.clear()
 
 
 def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
@@ -184,15 +193,15 @@ def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
 def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
-        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.whole)
+        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.full_shape)
 
 
-def check_kind(rows: Rows, name: str, dtype: str, whole: tuple[int, ...]) -> None:
+def check_kind(rows: Rows, name: str, dtype: str, full_shape: tuple[int, ...]) -> None:
     """Whether a tensor of that type and whole shape can be filled from the one that was saved under its name. Raises
     CheckpointError."""
     for row in rows.get(name, ())[:1]:
         saved = row.spec
-        if (saved.dtype, saved.whole) != (dtype, whole):
+        if (saved.dtype, saved.full_shape) != (dtype, full_shape):
             raise CheckpointError(
-                f"{name} is {saved.dtype} {list(saved.whole)} in the checkpoint, {dtype} {list(whole)} here"
+                f"{name} is {saved.dtype} {list(saved.full_shape)} in the checkpoint, {dtype} {list(full_shape)} here"
             )

@@ -37,20 +37,20 @@ class WrittenSubclass(NamedTuple):
     parts: tuple[WrittenPart, ...]
 
 
-def written(name: str, tensor: Any) -> WrittenSubclass | None:
+def split_subclass(name: str, tensor: Any) -> WrittenSubclass | None:
     """A subclass, or a DTensor of them, by its parts; None for any other value. Raises StateNotSerializable for one
     that cannot be taken apart."""
     if not isinstance(tensor, torch.Tensor):
         return None
-    tensor = sharding.settled(tensor)
-    apart = subclasses.apart(name, tensor)
+    tensor = sharding.wait_for_collective(tensor)
+    apart = subclasses.take_apart(name, tensor)
     if apart is None:
         return None
-    record: Record = {**codec.head_of_subclass(apart), "name": name, "parts": {}}
+    record: Record = {**codec.subclass_head(apart), "name": name, "parts": {}}
     parts: list[WrittenPart] = []
     for part in apart.parts:
         part_name = f"{name}.{part.name}"
-        nested = written(part_name, part.tensor)
+        nested = split_subclass(part_name, part.tensor)
         if nested is not None:
             record["parts"][part.name] = nested.record
             parts += nested.parts
@@ -60,7 +60,7 @@ def written(name: str, tensor: Any) -> WrittenSubclass | None:
     return WrittenSubclass(record, tuple(parts))
 
 
-def text_of(records: Mapping[str, Record]) -> str:
+def encode_records(records: Mapping[str, Record]) -> str:
     """The records of a checkpoint as its tree has them."""
     return json.dumps(records, separators=(",", ":"), allow_nan=False)
 
@@ -98,17 +98,19 @@ class SubclassLoad:
 
     def request(self, name: str, record: Record, tensor: Any) -> None:
         """Ask for what fills a tensor of the state dict. Raises CheckpointError where it is not what was saved."""
-        tensor = sharding.settled(tensor)
-        apart = subclasses.apart(name, tensor)
-        head = codec.head_of_subclass(apart) if apart is not None else None
-        problem = subclasses.unlike(name, record, head)
+        tensor = sharding.wait_for_collective(tensor)
+        apart = subclasses.take_apart(name, tensor)
+        head = None
+        if apart is not None:
+            head = codec.subclass_head(apart)
+        problem = subclasses.describe_difference(name, record, head)
         if problem is not None:
             raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
         assert apart is not None, "a plain tensor is unlike any subclass"
         targets = _PartTargets(record, apart)
-        self._filling.parts(record, tensor, apart, targets)
+        self._filling.fit_parts(record, tensor, apart, targets)
         for stored in targets.stacked:
-            self._stacks[stored] = self._requests.add_whole(stored)
+            self._stacks[stored] = self._requests.add_full(stored)
         for stored, part in targets.tensors.items():
             self._request_part(stored, part)
         for key, nested in targets.nested.items():
@@ -116,14 +118,17 @@ class SubclassLoad:
 
     def request_new(self, record: Record) -> dict[str, Any]:
         """Ask for all parts of a subclass that the state dict has no tensor for, whole, in new memory."""
-        return {
-            key: self.request_new(part) if part["$"] == "subclass" else self._requests.add_whole(str(part["name"]))
-            for key, part in record["parts"].items()
-        }
+        parts: dict[str, Any] = {}
+        for key, part in record["parts"].items():
+            if part["$"] == "subclass":
+                parts[key] = self.request_new(part)
+            else:
+                parts[key] = self._requests.add_full(str(part["name"]))
+        return parts
 
     def _request_part(self, stored: str, tensor: Any) -> None:
         check_kind(self._rows, stored, NAMES[tensor.dtype], tuple(tensor.shape))
-        offsets, shape = _box(tensor)
+        offsets, shape = _local_range(tensor)
         self._requests.add(TensorSlice(stored, offsets, shape), sharding.local(tensor).detach())
 
     def complete(self) -> None:
@@ -131,16 +136,18 @@ class SubclassLoad:
         self._filling.complete(self._stacks)
 
 
-def refuse_unsaved(name: str, target: torch.Tensor) -> None:
+def require_saved_subclass(name: str, target: torch.Tensor) -> None:
     """Raises CheckpointError for a subclass in the state dict of which the checkpoint has a plain tensor: it has no
     memory of its own to be filled."""
-    local = sharding.settled(sharding.holder(target))
+    local = sharding.wait_for_collective(sharding.unwrap_dtensor(target))
     if sharding.is_plain(local) or sharding.is_sharded(local):
         return
-    apart = subclasses.apart(name, local)
-    head = codec.head_of_subclass(apart) if apart is not None else None
+    apart = subclasses.take_apart(name, local)
+    head = None
+    if apart is not None:
+        head = codec.subclass_head(apart)
     raise CheckpointError(
-        str(subclasses.unlike(name, None, head)), hint=f"make {name} as the program that saved it did"
+        str(subclasses.describe_difference(name, None, head)), hint=f"make {name} as the program that saved it did"
     )
 
 
@@ -163,8 +170,8 @@ class _PartTargets:
 
 def _written_part(name: str, tensor: Any) -> WrittenPart:
     local = sharding.local(tensor)
-    unsavable.refuse(name, local)
-    offsets, shape = _box(tensor)
+    unsavable.require_savable(name, local)
+    offsets, shape = _local_range(tensor)
     if tuple(local.shape) != shape:
         raise StateNotSerializable(name, f"DTensor whose local shape is {tuple(local.shape)}, expected {shape}")
     global_shape = tuple(tensor.shape)
@@ -173,7 +180,7 @@ def _written_part(name: str, tensor: Any) -> WrittenPart:
     return WrittenPart(TensorSpec(name, NAMES[local.dtype], shape, offsets, global_shape), local)
 
 
-def _box(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _local_range(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Where this rank's part lies in the whole, and its shape."""
     if not sharding.is_dtensor(tensor):
         return (0,) * tensor.dim(), tuple(tensor.shape)

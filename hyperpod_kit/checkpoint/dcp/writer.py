@@ -17,8 +17,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import sharding, unsavable
-from hyperpod_kit.checkpoint.dcp import place as places
-from hyperpod_kit.checkpoint.dcp import subclass_parts
+from hyperpod_kit.checkpoint.dcp import checkpoint_location, subclass_parts
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dcp.subclass_parts import Record, WrittenPart
 from hyperpod_kit.checkpoint.dtypes import NAMES
@@ -43,11 +42,11 @@ from hyperpod_kit.version import version
 _SLICE = 16 * 1024 * 1024
 
 
-class _Place(NamedTuple):
+class _RankPlacement(NamedTuple):
     """A rank's part of the attempt that the coordinator has chosen for all: `files` of its `world` files, from number
     `rank` on. A file holds one piece of a tensor, so a rank with two pieces of one tensor writes two."""
 
-    attempt: str
+    checkpoint_id: str
     run: str
     run_id: str
     epoch: int
@@ -59,7 +58,7 @@ class _Place(NamedTuple):
     algorithm: str
 
 
-class _File(NamedTuple):
+class _WrittenFile(NamedTuple):
     """A file that was written, and where the pieces lie in it."""
 
     number: int
@@ -67,11 +66,11 @@ class _File(NamedTuple):
     pieces: tuple[Placed, ...]
 
 
-class _Written(NamedTuple):
+class _RankFiles(NamedTuple):
     """What a rank has written. `records`: of the subclasses that it took apart, by name."""
 
-    place: _Place
-    files: tuple[_File, ...]
+    placement: _RankPlacement
+    files: tuple[_WrittenFile, ...]
     records: dict[str, Record]
 
 
@@ -91,22 +90,22 @@ class Writer(StorageWriter):
     ) -> None:
         self.checkpoint_id = os.fspath(root)
         self.save_id: str | None = None
-        self._store = places.DcpLocation(self.checkpoint_id, "").store()
+        self._store = checkpoint_location.DcpLocation(self.checkpoint_id, "").store()
         self._step = step
         self._run = run
-        self._algorithm = digest.asked_for(algorithm)
+        self._algorithm = digest.requested_algorithm(algorithm)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A `checkpoint_id` is a root. Raises CheckpointError for that of an attempt: each save makes a new one."""
         self.save_id = None
         if checkpoint_id:
-            place = places.parse(checkpoint_id)
-            if place.attempt:
+            location = checkpoint_location.parse(checkpoint_id)
+            if location.checkpoint_id:
                 raise CheckpointError(
                     f"{os.fspath(checkpoint_id)} names an attempt, and a save makes its own",
-                    hint=f"checkpoint_id={place.root or self.checkpoint_id!r}",
+                    hint=f"checkpoint_id={location.root or self.checkpoint_id!r}",
                 )
-            self.checkpoint_id, self._store = place.root, place.store()
+            self.checkpoint_id, self._store = location.root, location.store()
 
     def storage_meta(self) -> StorageMeta:
         """See StorageWriter."""
@@ -115,7 +114,7 @@ class Writer(StorageWriter):
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether it can be a root of checkpoints, or an attempt under one."""
-        return places.is_valid(checkpoint_id)
+        return checkpoint_location.is_valid(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See StorageWriter: the store makes what it needs. Raises CheckpointError for a save without collectives."""
@@ -133,20 +132,20 @@ class Writer(StorageWriter):
         """The coordinator opens the root, names the attempt and chooses the digest. Raises DigestUnavailable."""
         algorithm = self._algorithm or digest.best(*[plan.storage_data for plan in plans])
         digest.algorithm(algorithm)
-        mine = identity.open_root(self._store, self._run)
-        epoch = commit.claim_epoch(self._store, mine, above=0, job={})
-        seq = catalog.highest(self._store)[1] + 1
-        attempt = str(layout.AttemptName(seq, self._step, epoch, secrets.token_hex(3)))
-        divided = _without_empty(plans)
+        run_identity = identity.open_root(self._store, self._run)
+        epoch = commit.claim_epoch(self._store, run_identity, above=0, job={})
+        seq = catalog.highest_epoch_and_seq(self._store)[1] + 1
+        checkpoint_id = str(layout.CheckpointId(seq, self._step, epoch, secrets.token_hex(3)))
+        divided = _without_empty_parts(plans)
         files = [max(Counter(item.index.fqn for item in items).values(), default=1) for items in divided]
         return [
             replace(
                 plan,
                 items=items,
-                storage_data=_Place(
-                    attempt,
-                    mine.run,
-                    mine.run_id,
+                storage_data=_RankPlacement(
+                    checkpoint_id,
+                    run_identity.run,
+                    run_identity.run_id,
                     epoch,
                     seq,
                     self._step,
@@ -161,9 +160,9 @@ class Writer(StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's shards, durable. Raises CheckpointError, OSError."""
-        place: _Place = plan.storage_data
-        self.save_id = place.attempt
-        contents: list[dict[str, WrittenPart]] = [{} for _ in range(place.files)]
+        placement: _RankPlacement = plan.storage_data
+        self.save_id = placement.checkpoint_id
+        contents: list[dict[str, WrittenPart]] = [{} for _ in range(placement.files)]
         records: dict[str, Record] = {}
         sizes: list[int] = []
         for item in plan.items:
@@ -171,8 +170,8 @@ class Writer(StorageWriter):
             for part in parts:
                 next(content for content in contents if part.spec.name not in content)[part.spec.name] = part
             sizes.append(sum(part.spec.nbytes for part in parts))
-        files = tuple(self._file(place, place.rank + at, content) for at, content in enumerate(contents))
-        written = _Written(place, files, records)
+        files = tuple(self._write_file(placement, placement.rank + at, content) for at, content in enumerate(contents))
+        written = _RankFiles(placement, files, records)
         done: Future[list[WriteResult]] = Future()
         # One result carries the shard's own; the others only say that their item is written.
         done.set_result(
@@ -184,77 +183,78 @@ class Writer(StorageWriter):
         )
         return done
 
-    def _file(self, place: _Place, number: int, content: dict[str, WrittenPart]) -> _File:
-        made = lay_out(
+    def _write_file(self, placement: _RankPlacement, number: int, content: dict[str, WrittenPart]) -> _WrittenFile:
+        shard_layout = lay_out(
             [part.spec for part in content.values()],
             rank=number,
-            world=place.world,
-            run=place.run_id,
+            world=placement.world,
+            run=placement.run_id,
             plan="dcp",
-            algorithm=place.algorithm,
+            algorithm=placement.algorithm,
         )
-        return _File(
+        return _WrittenFile(
             number,
-            self._write(place, number, made, {name: part.tensor for name, part in content.items()}),
-            made.tensors,
+            self._write_shard(placement, number, shard_layout, {name: part.tensor for name, part in content.items()}),
+            shard_layout.tensors,
         )
 
-    def _write(self, place: _Place, number: int, made: ShardLayout, tensors: dict[str, torch.Tensor]) -> FileRecord:
-        image = stream.Buffer(made.size).view[: made.size]
-        head = made.header(place.epoch, place.seq, place.step)
+    def _write_shard(
+        self, placement: _RankPlacement, number: int, shard_layout: ShardLayout, tensors: dict[str, torch.Tensor]
+    ) -> FileRecord:
+        image = stream.Buffer(shard_layout.size).view[: shard_layout.size]
+        head = shard_layout.header(placement.epoch, placement.seq, placement.step)
         image[: len(head)] = head
-        for placed in made.tensors:
+        for placed in shard_layout.tensors:
             if placed.end > placed.begin:
                 flat = tensors[placed.spec.name].detach().cpu().contiguous().resolve_conj().resolve_neg()
                 image[placed.begin : placed.end] = view_of(bytes_of(flat))
-        alg = digest.algorithm(place.algorithm)
-        leaves = digest.leaves_of(alg, image[: made.data_end], threads=2)
-        image[made.data_end :] = leaves
+        alg = digest.algorithm(placement.algorithm)
+        leaves = digest.leaves_of(alg, image[: shard_layout.data_end], threads=2)
+        image[shard_layout.data_end :] = leaves
         name = layout.shard_file(number)
-        writer = self._store.open_write(f"{place.attempt}/{name}", made.size)
+        writer = self._store.open_write(f"{placement.checkpoint_id}/{name}", shard_layout.size)
         try:
-            for at in range(0, made.size, _SLICE):
+            for at in range(0, shard_layout.size, _SLICE):
                 writer.write(image[at : at + _SLICE], at)
             writer.finish()
         except BaseException:
             writer.abort()
             raise
-        return FileRecord(name, made.size, digest.root(alg, leaves, made.size), number)
+        return FileRecord(name, shard_layout.size, digest.root(alg, leaves, shard_layout.size), number)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Commit, once every rank's shard is there and every item of every tensor is in exactly one.
 
         Raises CheckpointError, OSError; then nothing is committed.
         """
-        ranks = [
-            result.storage_data for part in results for result in part if isinstance(result.storage_data, _Written)
-        ]
-        place = ranks[0].place
+        stored = [result.storage_data for rank_results in results for result in rank_results]
+        ranks = [files for files in stored if isinstance(files, _RankFiles)]
+        placement = ranks[0].placement
         shards = sorted((file for written in ranks for file in written.files), key=lambda file: file.number)
-        if [file.number for file in shards] != list(range(place.world)):
-            raise CheckpointError(f"{len(shards)} of {place.world} shards were written")
+        if [file.number for file in shards] != list(range(placement.world)):
+            raise CheckpointError(f"{len(shards)} of {placement.world} shards were written")
         placed = {file.number: file.pieces for file in shards}
-        found = index.build(placed)
-        coverage.check(found)
-        names = set(found.tensors())
+        table = index.build(placed)
+        coverage.check(table)
+        names = set(table.tensors())
         taken_apart = _records_of(ranks)
         expected = set(metadata.state_dict_metadata) - taken_apart.keys()
         expected.update(name for record in taken_apart.values() for name in subclass_parts.part_names(record))
         if names != expected:
             missing = sorted(expected - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
-        extra = _tree(metadata, place, taken_apart)
+        extra = _encode_tree(metadata, placement, taken_apart)
         entries = rows.encode(placed)
         records = tuple(file.record for file in shards)
         body = Manifest(
-            run=place.run,
-            run_id=place.run_id,
-            epoch=place.epoch,
-            seq=place.seq,
-            step=place.step,
-            world=place.world,
+            run=placement.run,
+            run_id=placement.run_id,
+            epoch=placement.epoch,
+            seq=placement.seq,
+            step=placement.step,
+            world=placement.world,
             plan="dcp",
-            digest=place.algorithm,
+            digest=placement.algorithm,
             chunk=digest.CHUNK,
             total_bytes=sum(r.size for r in records),
             tensors=len(names),
@@ -264,24 +264,24 @@ class Writer(StorageWriter):
             index=FileRecord.of(layout.INDEX_FILE, entries),
             versions={"hyperpod_kit": version(), "torch": torch.__version__, "writer": "dcp"},
         )
-        commit.commit(self._store, place.attempt, body, extra, entries)
+        commit.commit(self._store, placement.checkpoint_id, body, extra, entries)
 
 
-def _without_empty(plans: Sequence[SavePlan]) -> list[list[WriteItem]]:
+def _without_empty_parts(plans: Sequence[SavePlan]) -> list[list[WriteItem]]:
     """Each rank's items without parts that have no element; of an empty tensor the first one stays."""
-    seen: set[str] = set()
-    out = []
+    kept_names: set[str] = set()
+    items_by_rank = []
     for plan in plans:
-        kept = []
+        rank_items = []
         for item in plan.items:
             part = item.tensor_data
             if part is not None and 0 in part.chunk.sizes:
-                if 0 not in part.size or item.index.fqn in seen:
+                if 0 not in part.size or item.index.fqn in kept_names:
                     continue
-                seen.add(item.index.fqn)
-            kept.append(item)
-        out.append(kept)
-    return out
+                kept_names.add(item.index.fqn)
+            rank_items.append(item)
+        items_by_rank.append(rank_items)
+    return items_by_rank
 
 
 def _resolve(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) -> Sequence[WrittenPart]:
@@ -290,7 +290,7 @@ def _resolve(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) 
     name = item.index.fqn
     values: dict[str, Any] = getattr(planner, "state_dict", {})
     # Before the planner slices it: what a slice of a quantised tensor is, its class decides, and most often it is none.
-    subclass = subclass_parts.written(name, values.get(name))
+    subclass = subclass_parts.split_subclass(name, values.get(name))
     if subclass is not None:
         clash = next((part.spec.name for part in subclass.parts if part.spec.name in values), None)
         if clash is not None:
@@ -306,30 +306,29 @@ def _resolved(item: WriteItem, data: Any) -> WrittenPart:
         tensor = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
         return WrittenPart(TensorSpec(name, "U8", (tensor.numel(),)), tensor)
     assert isinstance(data, torch.Tensor) and item.tensor_data is not None
-    data = sharding.settled(data)
+    data = sharding.wait_for_collective(data)
     if not sharding.is_plain(data):
-        raise unsavable.of_subclass(name, data)
-    unsavable.refuse(name, data)
+        raise unsavable.subclass_error(name, data)
+    unsavable.require_savable(name, data)
     chunk, full = item.tensor_data.chunk, tuple(item.tensor_data.size)
-    box = tuple(chunk.sizes) != full
-    spec = TensorSpec(
-        name, NAMES[data.dtype], tuple(chunk.sizes), tuple(chunk.offsets) if box else (), full if box else ()
-    )
-    return WrittenPart(spec, data)
+    sizes, dtype = tuple(chunk.sizes), NAMES[data.dtype]
+    if sizes == full:
+        return WrittenPart(TensorSpec(name, dtype, sizes), data)
+    return WrittenPart(TensorSpec(name, dtype, sizes, tuple(chunk.offsets), full), data)
 
 
-def _records_of(ranks: Sequence[_Written]) -> dict[str, Record]:
+def _records_of(ranks: Sequence[_RankFiles]) -> dict[str, Record]:
     """The subclasses of all ranks, by name. Raises CheckpointError where ranks have another one under a name."""
     records: dict[str, Record] = {}
     for written in ranks:
         for name, record in written.records.items():
-            known = records.setdefault(name, record)
-            if known != record:
-                raise CheckpointError(f"the ranks have different tensors at {name}: {known} and {record}")
+            first_record = records.setdefault(name, record)
+            if first_record != record:
+                raise CheckpointError(f"the ranks have different tensors at {name}: {first_record} and {record}")
     return records
 
 
-def _tree(metadata: Metadata, place: _Place, records: dict[str, Record]) -> bytes:
+def _encode_tree(metadata: Metadata, placement: _RankPlacement, records: dict[str, Record]) -> bytes:
     """extra.json: which items are no tensors, and the paths that the planner made the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}
     names = sorted(
@@ -337,12 +336,12 @@ def _tree(metadata: Metadata, place: _Place, records: dict[str, Record]) -> byte
     )
     written: dict[str, Any] = {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}
     if records:
-        written[subclass_parts.SUBCLASSES] = subclass_parts.text_of(records)
+        written[subclass_parts.SUBCLASSES] = subclass_parts.encode_records(records)
     shared = {"dcp": written}
     body = {
         "format": layout.EXTRA_FORMAT,
         "shared": shared,
-        "ranks": [{} for _ in range(place.world)],
-        "attempt": [place.epoch, place.seq, place.step],
+        "ranks": [{} for _ in range(placement.world)],
+        "attempt": [placement.epoch, placement.seq, placement.step],
     }
     return sealed_text.seal(json.dumps(body, separators=(",", ":"), allow_nan=False))

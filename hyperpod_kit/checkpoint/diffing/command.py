@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.commands import look, on_paths
+from hyperpod_kit.checkpoint.commands import inspection, on_paths
 from hyperpod_kit.checkpoint.commands.table import table
-from hyperpod_kit.checkpoint.dcp import place
-from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, text_of
+from hyperpod_kit.checkpoint.dcp import checkpoint_location
+from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, CheckpointDiff, TensorForm, diff, value_text
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference
-from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.repository import pins
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.exit_codes import ExitCode
@@ -34,9 +34,9 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    words = "a root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root"
-    parser.add_argument("before", metavar="A", help=words)
-    parser.add_argument("after", metavar="B", help=words)
+    help_text = "a root (its newest), ROOT/ATTEMPT, or the ATTEMPT of the other one's root"
+    parser.add_argument("before", metavar="A", help=help_text)
+    parser.add_argument("after", metavar="B", help=help_text)
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="lines a kind (default 50, 0 all)")
     parser.add_argument("--json", action="store_true", help="for programs: all of it")
     return parser
@@ -48,91 +48,100 @@ def main(argv: list[str]) -> int:
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many lines of a kind")
     return ending.raised(
-        lambda: on_paths.bounded(lambda: _diff(args), (args.before, args.after)),
+        lambda: on_paths.run_bounded(lambda: _diff(args), (args.before, args.after)),
         lambda err: ending.Ending(str(err), None, ExitCode.ABSENT),
     )
 
 
 def _diff(args: argparse.Namespace) -> int:
-    made = diff(*_pair(args.before, args.after), progress=SaidProgress("read and verified"))
+    comparison = diff(*_open_pair(args.before, args.after), progress=TerminalProgress("read and verified"))
     if args.json:
-        terminal.data(_json(made))
+        terminal.data(_to_json(comparison))
     else:
-        _show(made, args.limit or None)
-    return 0 if made.is_empty else 1
+        _print(comparison, args.limit or None)
+    if comparison.is_empty:
+        return 0
+    return 1
 
 
-def _pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
-    places = [place.parse(text) for text in (before, after)]
-    roots = [found.root for found in places]
+def _open_pair(before: str, after: str) -> tuple[CheckpointAt, CheckpointAt]:
+    locations = [checkpoint_location.parse(text) for text in (before, after)]
+    roots = [location.root for location in locations]
     if not any(roots):
         raise UsageError(f"{before} and {after} are names of checkpoints, and no root is named: ROOT/{before}")
-    opened = [_open(found.root or roots[1 - number], found.attempt) for number, found in enumerate(places)]
-    return opened[0], opened[1]
+    checkpoints = [
+        _open(location.root or roots[1 - number], location.checkpoint_id) for number, location in enumerate(locations)
+    ]
+    return checkpoints[0], checkpoints[1]
 
 
-def _open(root: str, attempt: str) -> CheckpointAt:
-    store = look.open_root(argparse.Namespace(root=root))
-    name = attempt or look.newest(store)
-    pins.require(store, name)
-    return CheckpointAt(store, name)
+def _open(root: str, checkpoint_id: str) -> CheckpointAt:
+    store = inspection.open_root(argparse.Namespace(root=root))
+    chosen_id = checkpoint_id or inspection.newest_checkpoint(store)
+    pins.require(store, chosen_id)
+    return CheckpointAt(store, chosen_id)
 
 
-def _json(made: CheckpointDiff) -> dict[str, Any]:
+def _to_json(comparison: CheckpointDiff) -> dict[str, Any]:
     return {
-        "before": made.before,
-        "after": made.after,
-        "same": made.is_empty,
-        "equal": made.equal,
-        "added": {name: _form(form) for name, form in made.added.items()},
-        "removed": {name: _form(form) for name, form in made.removed.items()},
+        "before": comparison.before,
+        "after": comparison.after,
+        "same": comparison.is_empty,
+        "equal": comparison.equal,
+        "added": {name: _form_json(form) for name, form in comparison.added.items()},
+        "removed": {name: _form_json(form) for name, form in comparison.removed.items()},
         "reshaped": {
-            name: {"before": _form(before), "after": _form(after)} for name, (before, after) in made.reshaped.items()
+            name: {"before": _form_json(before), "after": _form_json(after)}
+            for name, (before, after) in comparison.reshaped.items()
         },
         "changed": {
             name: {
                 "items": difference.items,
                 "changed": difference.changed,
-                "max_abs": _number(difference.max_abs),
-                "max_rel": _number(difference.max_rel),
+                "max_abs": _json_number(difference.max_abs),
+                "max_rel": _json_number(difference.max_rel),
             }
-            for name, difference in made.changed.items()
+            for name, difference in comparison.changed.items()
         },
-        "values": {path: {"before": before, "after": after} for path, (before, after) in made.values.items()},
+        "values": {path: {"before": before, "after": after} for path, (before, after) in comparison.values.items()},
     }
 
 
-def _form(form: TensorForm) -> dict[str, Any]:
+def _form_json(form: TensorForm) -> dict[str, Any]:
     return {"dtype": form.dtype, "shape": list(form.shape)}
 
 
-def _number(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     """JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"
+    if math.isfinite(value):
+        return value
+    return "inf"
 
 
-def _show(made: CheckpointDiff, limit: int | None) -> None:
+def _print(comparison: CheckpointDiff, limit: int | None) -> None:
     counts = {
-        "changed": len(made.changed),
-        "of another shape or type": len(made.reshaped),
-        "added": len(made.added),
-        "removed": len(made.removed),
-        "equal": made.equal,
+        "changed": len(comparison.changed),
+        "of another shape or type": len(comparison.reshaped),
+        "added": len(comparison.added),
+        "removed": len(comparison.removed),
+        "equal": comparison.equal,
     }
-    tensors = ", ".join(f"{count} {word}" for word, count in counts.items())
-    terminal.out(f"{made.before} -> {made.after}: tensors: {tensors}; other values: {len(made.values)} changed")
-    largest_first = sorted(made.changed.items(), key=lambda row: row[1].max_rel, reverse=True)
-    changed = [(name, *_words(difference)) for name, difference in largest_first]
-    _table(("CHANGED", "ITEMS", "OF", "MAX ABS", "MAX REL"), changed, limit, right=(1, 2, 3, 4))
-    reshaped = [(name, _text(before), _text(after)) for name, (before, after) in made.reshaped.items()]
-    _table(("OTHER SHAPE OR TYPE", "A", "B"), reshaped, limit)
-    _table(("ADDED", "FORM"), [(name, _text(form)) for name, form in made.added.items()], limit)
-    _table(("REMOVED", "FORM"), [(name, _text(form)) for name, form in made.removed.items()], limit)
-    values = [(path, text_of(before), text_of(after)) for path, (before, after) in made.values.items()]
-    _table(("OTHER VALUE", "A", "B"), values, limit)
+    tensors = ", ".join(f"{count} {label}" for label, count in counts.items())
+    terminal.out(
+        f"{comparison.before} -> {comparison.after}: tensors: {tensors}; other values: {len(comparison.values)} changed"
+    )
+    largest_first = sorted(comparison.changed.items(), key=lambda row: row[1].max_rel, reverse=True)
+    changed = [(name, *_difference_cells(difference)) for name, difference in largest_first]
+    _print_table(("CHANGED", "ITEMS", "OF", "MAX ABS", "MAX REL"), changed, limit, right=(1, 2, 3, 4))
+    reshaped = [(name, _form_text(before), _form_text(after)) for name, (before, after) in comparison.reshaped.items()]
+    _print_table(("OTHER SHAPE OR TYPE", "A", "B"), reshaped, limit)
+    _print_table(("ADDED", "FORM"), [(name, _form_text(form)) for name, form in comparison.added.items()], limit)
+    _print_table(("REMOVED", "FORM"), [(name, _form_text(form)) for name, form in comparison.removed.items()], limit)
+    values = [(path, value_text(before), value_text(after)) for path, (before, after) in comparison.values.items()]
+    _print_table(("OTHER VALUE", "A", "B"), values, limit)
 
 
-def _words(difference: ItemDifference) -> tuple[str, str, str, str]:
+def _difference_cells(difference: ItemDifference) -> tuple[str, str, str, str]:
     return (
         str(difference.changed),
         str(difference.items),
@@ -141,11 +150,11 @@ def _words(difference: ItemDifference) -> tuple[str, str, str, str]:
     )
 
 
-def _text(form: TensorForm) -> str:
+def _form_text(form: TensorForm) -> str:
     return f"{form.dtype} {list(form.shape)}"
 
 
-def _table(
+def _print_table(
     heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], limit: int | None, *, right: tuple[int, ...] = ()
 ) -> None:
     if not rows:

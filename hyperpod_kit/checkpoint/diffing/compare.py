@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint import gathered_tensors
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests, TensorSlice
 from hyperpod_kit.checkpoint.diffing.blocks import blocks
 from hyperpod_kit.checkpoint.diffing.items import ItemDifference, compare
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
-from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
+from hyperpod_kit.checkpoint.repository import non_tensor_state, verify
 from hyperpod_kit.checkpoint.repository.index import Piece
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
@@ -38,7 +38,7 @@ class CheckpointAt(NamedTuple):
     """A committed checkpoint."""
 
     store: Store
-    attempt: str
+    checkpoint_id: str
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Block(NamedTuple):
         return size
 
 
-def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = unsaid) -> CheckpointDiff:
+def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = no_progress) -> CheckpointDiff:
     """Compare two checkpoints, which may be divided among other numbers of ranks.
 
     Args:
@@ -107,70 +107,72 @@ def diff(before: CheckpointAt, after: CheckpointAt, progress: Progress = unsaid)
     Raises:
         CheckpointError: One of them is damaged; also StorageUnreadable, DigestUnavailable, OSError.
     """
-    bodies = [verify.read_manifest(at.store, at.attempt) for at in (before, after)]
+    bodies = [verify.read_manifest(side.store, side.checkpoint_id) for side in (before, after)]
     saved = [
-        trees.whole_of(verify.read_extra(at.store, at.attempt, body.extra))
-        for at, body in zip((before, after), bodies, strict=True)
+        extra_state.merge_trees(verify.read_extra(side.store, side.checkpoint_id, body.extra))
+        for side, body in zip((before, after), bodies, strict=True)
     ]
-    values = [_values(tree) for tree in saved]
-    made = CheckpointDiff(before.attempt, after.attempt)
+    values = [_other_values(tree) for tree in saved]
+    comparison = CheckpointDiff(before.checkpoint_id, after.checkpoint_id)
     for path in sorted({*values[0], *values[1]}):
         pair = values[0].get(path), values[1].get(path)
         if pair[0] != pair[1] or (path in values[0]) != (path in values[1]):
-            made.values[path] = pair
+            comparison.values[path] = pair
     counted = CountedBytes(sum(body.total_bytes for body in bodies), progress)
     with contextlib.ExitStack() as stack:
-        attempts = (
-            stack.enter_context(reshard.opened(before.store, before.attempt, bodies[0])),
-            stack.enter_context(reshard.opened(after.store, after.attempt, bodies[1])),
+        checkpoints = (
+            stack.enter_context(reshard.open_checkpoint(before.store, before.checkpoint_id, bodies[0])),
+            stack.enter_context(reshard.open_checkpoint(after.store, after.checkpoint_id, bodies[1])),
         )
-        _compare_tensors(attempts, [dict(saved_tree.tensors(tree)) for tree in saved], made, counted)
-    return made
+        _compare_tensors(checkpoints, [dict(non_tensor_state.tensors(tree)) for tree in saved], comparison, counted)
+    return comparison
 
 
 def _compare_tensors(
-    attempts: tuple[reshard.Attempt, reshard.Attempt],
-    stored: Sequence[Mapping[saved_tree.Path, str]],
-    made: CheckpointDiff,
+    checkpoints: tuple[reshard.OpenCheckpoint, reshard.OpenCheckpoint],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
+    comparison: CheckpointDiff,
     counted: CountedBytes,
 ) -> None:
-    rows = [attempt.rows() for attempt in attempts]
+    rows = [checkpoint.rows() for checkpoint in checkpoints]
     before, after = map(_forms, rows)
     common = {name: _StoredNames(name, name) for name in before if name in after}
-    common.update(_tied(before, after, stored))
-    known_before, known_after = ({names[side] for names in common.values()} for side in (0, 1))
-    made.removed = {name: form for name, form in before.items() if name not in known_before}
-    made.added = {name: form for name, form in after.items() if name not in known_after}
-    made.reshaped = {
+    common.update(_tied_names(before, after, stored))
+    names_before, names_after = ({names[side] for names in common.values()} for side in (0, 1))
+    comparison.removed = {name: form for name, form in before.items() if name not in names_before}
+    comparison.added = {name: form for name, form in after.items() if name not in names_after}
+    comparison.reshaped = {
         name: (before[names.before], after[names.after])
         for name, names in common.items()
         if before[names.before] != after[names.after]
     }
-    alike = {name: names for name, names in common.items() if name not in made.reshaped}
-    differences = _differences(attempts, rows, alike, before, counted)
-    made.changed = {name: difference for name, difference in differences.items() if difference.changed}
-    made.equal = len(alike) - len(made.changed)
+    comparable = {name: names for name, names in common.items() if name not in comparison.reshaped}
+    differences = _differences(checkpoints, rows, comparable, before, counted)
+    comparison.changed = {name: difference for name, difference in differences.items() if difference.changed}
+    comparison.equal = len(comparable) - len(comparison.changed)
 
 
 def _differences(
-    attempts: tuple[reshard.Attempt, reshard.Attempt],
+    checkpoints: tuple[reshard.OpenCheckpoint, reshard.OpenCheckpoint],
     rows: Sequence[Rows],
-    alike: Mapping[str, _StoredNames],
+    comparable: Mapping[str, _StoredNames],
     forms: Mapping[str, TensorForm],
     counted: CountedBytes,
 ) -> dict[str, ItemDifference]:
     """Of tensors of the same type and shape in both, block by block."""
-    differences: dict[str, ItemDifference] = dict.fromkeys(alike, ItemDifference())
-    for batch in _batches(rows[0], alike, forms):
-        before, after = (_read(attempts[side], rows[side], batch, side) for side in (0, 1))
+    differences: dict[str, ItemDifference] = dict.fromkeys(comparable, ItemDifference())
+    for batch in _batches(rows[0], comparable, forms):
+        before, after = (_read(checkpoints[side], rows[side], batch, side) for side in (0, 1))
         for block, saved_before, saved_after in zip(batch, before, after, strict=True):
             differences[block.name] = differences[block.name].join(compare(saved_before, saved_after))
         counted(2 * sum(block.nbytes for block in batch))
     return differences
 
 
-def _tied(
-    before: Mapping[str, TensorForm], after: Mapping[str, TensorForm], stored: Sequence[Mapping[saved_tree.Path, str]]
+def _tied_names(
+    before: Mapping[str, TensorForm],
+    after: Mapping[str, TensorForm],
+    stored: Sequence[Mapping[non_tensor_state.Path, str]],
 ) -> dict[str, _StoredNames]:
     """Tensors that are tied to another one in one of the two alone, and so have no name of their own there."""
     tied: dict[str, _StoredNames] = {}
@@ -180,23 +182,25 @@ def _tied(
             continue
         for name, forms in zip(names, (before, after), strict=True):
             if name not in forms:
-                raise CheckpointError(f"{clean(saved_tree.spelled(path))} is in no shard, under {clean(name)!r}")
-        name = names.after if names.after not in before else names.before
-        tied[name] = names
+                raise CheckpointError(f"{clean(non_tensor_state.spelled(path))} is in no shard, under {clean(name)!r}")
+        if names.after not in before:
+            tied[names.after] = names
+        else:
+            tied[names.before] = names
     return tied
 
 
 def _forms(rows: Rows) -> dict[str, TensorForm]:
     """In the order of their names."""
     specs = {name: rows[name][0].spec for name in sorted(rows)}
-    return {name: TensorForm(spec.dtype, tuple(spec.whole)) for name, spec in specs.items()}
+    return {name: TensorForm(spec.dtype, tuple(spec.full_shape)) for name, spec in specs.items()}
 
 
 def _batches(rows: Rows, common: Mapping[str, _StoredNames], forms: Mapping[str, TensorForm]) -> Iterator[list[_Block]]:
     """All of these tensors, in the order in which they lie in the first checkpoint."""
     batch: list[_Block] = []
     size = 0
-    for name, names in sorted(common.items(), key=lambda item: _place_of(rows[item[1].before])):
+    for name, names in sorted(common.items(), key=lambda item: _shard_offset(rows[item[1].before])):
         form = forms[names.before]
         for offsets, extents in blocks(form.shape, _BLOCK // ITEM_BYTES[form.dtype]):
             block = _Block(name, names, offsets, extents, form.dtype)
@@ -209,29 +213,31 @@ def _batches(rows: Rows, common: Mapping[str, _StoredNames], forms: Mapping[str,
         yield batch
 
 
-def _place_of(pieces: Sequence[Piece]) -> tuple[int, int]:
+def _shard_offset(pieces: Sequence[Piece]) -> tuple[int, int]:
     return pieces[0].shard, pieces[0].begin
 
 
-def _read(attempt: reshard.Attempt, rows: Rows, batch: list[_Block], side: int) -> list[torch.Tensor]:
+def _read(checkpoint: reshard.OpenCheckpoint, rows: Rows, batch: list[_Block], side: int) -> list[torch.Tensor]:
     requests = SliceRequests(rows)
     tensors = [torch.empty(block.shape, dtype=TYPES[block.dtype], device="cpu") for block in batch]
     for block, tensor in zip(batch, tensors, strict=True):
         requests.add(TensorSlice(block.names[side], block.offsets, block.shape), tensor)
-    whole_tensors.fill(attempt, requests)
+    gathered_tensors.fill(checkpoint, requests)
     return tensors
 
 
-def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _other_values(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The values besides tensors, by their paths; a list of plain values is one of them."""
     values: dict[str, Any] = {}
     todo = [(str(key), value) for key, value in tree.items() if key not in _NOT_STATE]
     characters = 0
     while todo:
         path, value = todo.pop()
-        inside = len(value) if isinstance(value, (dict, list)) else 0
+        inside = 0
+        if isinstance(value, (dict, list)):
+            inside = len(value)
         characters += len(path) * (1 + inside)
-        saved_tree.require_names_in_bounds(characters)
+        non_tensor_state.require_names_in_bounds(characters)
         if isinstance(value, dict) and value.get("$") in ("tensor", "subclass"):
             continue
         if isinstance(value, dict) and "$" not in value:
@@ -243,7 +249,11 @@ def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def text_of(value: Any, most: int = 40) -> str:
+def value_text(value: Any, limit: int = 40) -> str:
     """A value in one short line, for people."""
-    text = "absent" if value is None else json.dumps(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = "absent"
+    if value is not None:
+        text = json.dumps(value)
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1]}…"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-_WHOLE = (torch.int64, torch.uint64)
+_INT64_DTYPES = (torch.int64, torch.uint64)
 _EXACT = 2.0**62
 """Differences of 64-bit integers below it are taken of the integers: as floating numbers they would be rounded."""
 
@@ -41,24 +41,26 @@ def compare(before: torch.Tensor, after: torch.Tensor) -> ItemDifference:
     bits = [tensor.reshape(-1).view(torch.uint8).view(count, width) for tensor in (before, after)]
     if torch.equal(*bits):
         return ItemDifference(count)
-    other = (bits[0] != bits[1]).any(dim=1)
-    one, two = (part[other].reshape(-1) for part in bits)
-    return ItemDifference(count, int(other.sum()), *_largest(one, two, before.dtype))
+    is_changed = (bits[0] != bits[1]).any(dim=1)
+    changed_before, changed_after = (part[is_changed].reshape(-1) for part in bits)
+    return ItemDifference(
+        count, int(is_changed.sum()), *_largest_differences(changed_before, changed_after, before.dtype)
+    )
 
 
-def _largest(before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
+def _largest_differences(before: torch.Tensor, after: torch.Tensor, dtype: torch.dtype) -> tuple[float, float]:
     """Of the bytes of items."""
-    one, two = _numbers(before, dtype), _numbers(after, dtype)
-    distance = (two - one).abs()
-    if dtype in _WHOLE:
+    numbers_before, numbers_after = _as_float64(before, dtype), _as_float64(after, dtype)
+    distance = (numbers_after - numbers_before).abs()
+    if dtype in _INT64_DTYPES:
         exact = (after.view(torch.int64) - before.view(torch.int64)).double().abs()
         distance = torch.where(distance < _EXACT, exact, distance)
-    size = torch.maximum(one.abs(), two.abs())
-    relative = torch.where(distance == 0, torch.zeros((), dtype=torch.float64, device="cpu"), distance / size)
-    return _finite(distance), _finite(relative)
+    magnitude = torch.maximum(numbers_before.abs(), numbers_after.abs())
+    relative = torch.where(distance == 0, torch.zeros((), dtype=torch.float64, device="cpu"), distance / magnitude)
+    return _largest_or_inf(distance), _largest_or_inf(relative)
 
 
-def _numbers(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _as_float64(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """In float64, or complex128."""
     if dtype.is_complex:
         return torch.view_as_complex(data.view(dtype.to_real()).double().reshape(-1, 2))
@@ -68,7 +70,7 @@ def _numbers(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.double()
 
 
-def _finite(values: torch.Tensor) -> float:
+def _largest_or_inf(values: torch.Tensor) -> float:
     """The largest; inf where one is no number."""
     largest = float(torch.nan_to_num(values, nan=math.inf, posinf=math.inf).max())
     return largest

@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
-from hyperpod_kit.checkpoint.appearing import appearing
+from hyperpod_kit.checkpoint import codec, gathered_tensors
+from hyperpod_kit.checkpoint.agent import extra_state
+from hyperpod_kit.checkpoint.atomic_output import atomic_output
 from hyperpod_kit.checkpoint.dcp import reshard, subclass_parts
-from hyperpod_kit.checkpoint.exporting import preview, rooms, to_deepspeed, to_weights
+from hyperpod_kit.checkpoint.exporting import preview, scratch_files, to_deepspeed, to_weights
 from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
-from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
+from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -52,7 +52,7 @@ def export(
     *,
     attempt: str | None = None,
     dry_run: bool = False,
-    progress: Progress = unsaid,
+    progress: Progress = no_progress,
 ) -> Exported:
     """Write a checkpoint to `dest`, which must not exist; it appears complete and synced, or not at all.
 
@@ -77,78 +77,81 @@ def export(
         raise Absent(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
     store = as_store(where)
     if dry_run:
-        seen, rejected = _chosen(store, attempt, lambda name: preview.look(store, name, to))
-        return Exported(*seen, rejected)
+        planned, rejected = _read_selected(store, attempt, lambda name: preview.preview_export(store, name, to))
+        return Exported(*planned, rejected)
     if to == "deepspeed":
-        return _deepspeed(store, target, attempt, progress)
+        return _export_deepspeed(store, target, attempt, progress)
     if to in ("huggingface", "safetensors"):
-        return _weights(store, to, target, attempt, progress)
-    with appearing(target) as beside, rooms.scratch(beside) as room:
-        state, rejected = _chosen(store, attempt, lambda name: _read(store, name, to, room, progress))
-        _MAKERS[to](state, beside, room)
-    own = to_weights.own_ones(state.tensors)
-    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected, own)
+        return _export_weights(store, to, target, attempt, progress)
+    with atomic_output(target) as temporary_path, scratch_files.scratch_allocator(temporary_path) as allocate:
+        state, rejected = _read_selected(store, attempt, lambda name: _read_state(store, name, to, allocate, progress))
+        _WRITERS[to](state, temporary_path, allocate)
+    per_rank_count = to_weights.count_per_rank(state.tensors)
+    return Exported(state.checkpoint_id, state.step, len(state.tensors), state.bytes, rejected, per_rank_count)
 
 
 def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
     """What Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`. Of what is
     each rank's own rank 0's. Raises as `export` does."""
     store = as_store(where)
-    return _lightning_of(_chosen(store, attempt, lambda name: _read(store, name, "lightning"))[0])
+    return _lightning_state(_read_selected(store, attempt, lambda name: _read_state(store, name, "lightning"))[0])
 
 
-def _chosen(store: Store, attempt: str | None, take: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
-    """What `take` makes of that attempt, or of the newest that it does not reject, and which were rejected."""
-    if attempt is not None:
-        return take(attempt), ()
-    taken, found = selection.newest(store, take)
-    return taken, found.rejected
+def _read_selected(store: Store, checkpoint_id: str | None, read: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
+    """What `read` makes of that attempt, or of the newest that it does not reject, and which were rejected."""
+    if checkpoint_id is not None:
+        return read(checkpoint_id), ()
+    loaded, selected = selection.newest(store, read)
+    return loaded, selected.rejected
 
 
-def _deepspeed(store: Store, target: Path, attempt: str | None, progress: Progress) -> Exported:
-    with appearing(target) as beside, rooms.scratch(beside) as room:
-        made, rejected = _chosen(store, attempt, lambda name: to_deepspeed.write(store, name, beside, room, progress))
-    return Exported(*made, rejected)
+def _export_deepspeed(store: Store, target: Path, checkpoint_id: str | None, progress: Progress) -> Exported:
+    with atomic_output(target) as temporary_path, scratch_files.scratch_allocator(temporary_path) as allocate:
+        written, rejected = _read_selected(
+            store, checkpoint_id, lambda name: to_deepspeed.write(store, name, temporary_path, allocate, progress)
+        )
+    return Exported(*written, rejected)
 
 
 @dataclass(frozen=True)
-class _State:
-    attempt: str
+class _ExportedState:
+    checkpoint_id: str
     step: int
     bytes: int
     nested: dict[str, Any]
     tensors: dict[str, torch.Tensor]
 
 
-def _read(store: Store, attempt: str, to: str, room: Room | None = None, progress: Progress = unsaid) -> _State:
+def _read_state(
+    store: Store, checkpoint_id: str, to: str, allocate: TensorAllocator | None = None, progress: Progress = no_progress
+) -> _ExportedState:
     """All of a checkpoint that is not another rank's own, verified."""
-    body = verify.read_manifest(store, attempt)
-    tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
-    preview.refuse_of_others(to, attempt, tree)
-    with reshard.opened(store, attempt, body) as opened:
-        rows = opened.rows()
+    body = verify.read_manifest(store, checkpoint_id)
+    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+    preview.require_format_source(to, checkpoint_id, tree)
+    with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
+        rows = checkpoint.rows()
         names = set(codec.tensor_names(tree)) or set(rows)  # of what a Writer made the tree names no tensors
-        tensors = whole_tensors.read(opened, rows, names, room, CountedBytes(body.total_bytes, progress))
-    nested = (
-        _from_dcp(tree["dcp"], tensors)
-        if "dcp" in tree
-        else {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
-    )
-    return _State(attempt, body.step, body.total_bytes, nested, tensors)
+        tensors = gathered_tensors.read(checkpoint, rows, names, allocate, CountedBytes(body.total_bytes, progress))
+    if "dcp" in tree:
+        nested = _nested_from_dcp(tree["dcp"], tensors)
+    else:
+        nested = {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
+    return _ExportedState(checkpoint_id, body.step, body.total_bytes, nested, tensors)
 
 
-def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+def _nested_from_dcp(dcp_tree: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What `dcp.save` was given, less the items that are pickles: those are nobody's to open unasked."""
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
-    opened = {name: tensor for name, tensor in tensors.items() if name not in written["bytes"]}
-    paths = {name: tuple(written["paths"].get(name, (name,))) for name in opened}
-    for name, record in subclass_parts.records_in(written).items():
-        paths.update(subclass_parts.part_paths(record, tuple(written["paths"].get(name, (name,)))))
-    return dict(unflatten_state_dict(opened, paths))
+    plain_tensors = {name: tensor for name, tensor in tensors.items() if name not in dcp_tree["bytes"]}
+    paths = {name: tuple(dcp_tree["paths"].get(name, (name,))) for name in plain_tensors}
+    for name, record in subclass_parts.records_in(dcp_tree).items():
+        paths.update(subclass_parts.part_paths(record, tuple(dcp_tree["paths"].get(name, (name,)))))
+    return dict(unflatten_state_dict(plain_tensors, paths))
 
 
-def _to_dcp(state: _State, path: Path, _: Room) -> None:
+def _to_dcp(state: _ExportedState, path: Path, _: TensorAllocator) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -162,30 +165,32 @@ def _save(value: object, path: Path) -> None:
         torch.save(value, out)
 
 
-def _to_megatron(state: _State, path: Path, room: Room) -> None:
+def _to_megatron(state: _ExportedState, path: Path, allocate: TensorAllocator) -> None:
     from hyperpod_kit.checkpoint.exporting import to_megatron
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # as above
-        to_megatron.write(state.nested, path, room)
+        to_megatron.write(state.nested, path, allocate)
 
 
-def _weights(store: Store, to: str, target: Path, attempt: str | None, progress: Progress) -> Exported:
+def _export_weights(store: Store, to: str, target: Path, checkpoint_id: str | None, progress: Progress) -> Exported:
     """The model's tensors alone, straight into the file of safetensors that they make."""
-    with appearing(target) as beside:
-        made, rejected = _chosen(store, attempt, lambda name: to_weights.write(store, name, to, beside, progress))
-    return Exported(*made[:-1], rejected, made.own)
+    with atomic_output(target) as temporary_path:
+        written, rejected = _read_selected(
+            store, checkpoint_id, lambda name: to_weights.write(store, name, to, temporary_path, progress)
+        )
+    return Exported(*written[:-1], rejected, written.per_rank)
 
 
-def _lightning_of(state: _State) -> dict[str, Any]:
+def _lightning_state(state: _ExportedState) -> dict[str, Any]:
     nested = state.nested
-    words = nested[f"objects.{LIGHTNING}"]
+    metadata = nested[f"objects.{LIGHTNING}"]
     paths = itertools.chain(["optimizer"], (f"objects.optimizer{number}" for number in itertools.count(1)))
-    optimizers = [_numbered(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
-    return {**words, "state_dict": nested["model"], "optimizer_states": optimizers}
+    optimizers = [_with_numbers(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
+    return {**metadata, "state_dict": nested["model"], "optimizer_states": optimizers}
 
 
-def _numbered(saved: dict[str, Any]) -> dict[str, Any]:
+def _with_numbers(saved: dict[str, Any]) -> dict[str, Any]:
     """An optimizer's state with numbers in the place of names, as torch has it."""
     names = [name for group in saved["param_groups"] for name in group["params"]]
     number = {name: at for at, name in enumerate(names)}
@@ -197,9 +202,9 @@ def _numbered(saved: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_MAKERS: dict[str, Callable[[_State, Path, Room], None]] = {
+_WRITERS: dict[str, Callable[[_ExportedState, Path, TensorAllocator], None]] = {
     "dcp": _to_dcp,
-    "lightning": lambda state, path, _: _save(_lightning_of(state), path),
+    "lightning": lambda state, path, _: _save(_lightning_state(state), path),
     "megatron": _to_megatron,
     "torch": lambda state, path, _: _save(state.nested, path),
 }

@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
-from hyperpod_kit.checkpoint.commands.look import open_root
+from hyperpod_kit.checkpoint.commands.inspection import open_root
 from hyperpod_kit.checkpoint.exporting.checkpoint import FORMATS, export
-from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
@@ -43,27 +43,29 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
     return ending.raised(
-        lambda: on_paths.bounded(lambda: _export(args), (args.root, args.output)),
+        lambda: on_paths.run_bounded(lambda: _export(args), (args.root, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
 
 def _export(args: argparse.Namespace) -> int:
-    made = export(
+    exported = export(
         open_root(args),
         args.to,
         args.output,
         attempt=args.attempt,
         dry_run=args.dry_run,
-        progress=SaidProgress("read and verified"),
+        progress=TerminalProgress("read and verified"),
     )
     if args.json:
-        terminal.data({**asdict(made), "output": args.output, "dry_run": args.dry_run})
+        terminal.data({**asdict(exported), "output": args.output, "dry_run": args.dry_run})
         return 0
-    for attempt, why in made.rejected:
-        terminal.say(f"passed over {attempt}: {why}")
-    if made.own:
-        terminal.say(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written")
-    done = f", nothing was written to {args.output}" if args.dry_run else f" verified, written to {args.output}"
-    terminal.out(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes{done}")
+    for attempt, reason in exported.rejected:
+        terminal.say(f"passed over {attempt}: {reason}")
+    if exported.own:
+        terminal.say(f"{exported.own} of the model's tensors are each rank's own: those of rank 0 are written")
+    done = f" verified, written to {args.output}"
+    if args.dry_run:
+        done = f", nothing was written to {args.output}"
+    terminal.out(f"step {exported.step} ({exported.attempt}): {exported.tensors} tensors, {exported.bytes} bytes{done}")
     return 0

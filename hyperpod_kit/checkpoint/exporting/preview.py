@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import to_weights
 from hyperpod_kit.checkpoint.repository import verify
@@ -15,10 +15,10 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import UsageError
 
 
-class ExportLook(NamedTuple):
+class ExportPreview(NamedTuple):
     """`bytes` are those of the tensors that the export would have."""
 
-    attempt: str
+    checkpoint_id: str
     step: int
     tensors: int
     bytes: int
@@ -26,7 +26,7 @@ class ExportLook(NamedTuple):
 
 LIGHTNING = "lightning"
 """Name of the object under which an adapter keeps what Lightning's checkpoints say beside weights and optimizers."""
-NEEDED: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str, str]] = {
+FORMAT_REQUIREMENTS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str, str]] = {
     "deepspeed": (lambda tree: {"words", "files"} <= tree.keys(), "DeepSpeed's adapter", "--to torch or --to dcp"),
     "lightning": (lambda tree: f"objects.{LIGHTNING}" in tree, "Lightning's Trainer", "--to torch or --to safetensors"),
     "megatron": (lambda tree: "boxes" in tree, "Megatron-core", "--to torch or --to dcp"),
@@ -34,27 +34,27 @@ NEEDED: Mapping[str, tuple[Callable[[Mapping[str, Any]], bool], str, str]] = {
 """Formats that only one adapter's checkpoints have: whether it is one, whose they are, and what else to type."""
 
 
-def refuse_of_others(to: str, attempt: str, tree: Mapping[str, Any]) -> None:
+def require_format_source(to: str, checkpoint_id: str, tree: Mapping[str, Any]) -> None:
     """Raises UsageError for a checkpoint that has not what the format needs."""
-    if to in NEEDED:
-        is_one, whose, instead = NEEDED[to]
-        if not is_one(tree):
-            raise UsageError(f"{attempt} is not of {whose}", hint=instead)
+    if to in FORMAT_REQUIREMENTS:
+        matches, producer, instead = FORMAT_REQUIREMENTS[to]
+        if not matches(tree):
+            raise UsageError(f"{checkpoint_id} is not of {producer}", hint=instead)
     elif to == "huggingface":
-        to_weights.layout_of(attempt, tree)
+        to_weights.pretrained_layout(checkpoint_id, tree)
 
 
-def look(store: Store, attempt: str, to: str) -> ExportLook:
+def preview_export(store: Store, checkpoint_id: str, to: str) -> ExportPreview:
     """Raises UsageError, StorageUnreadable, CheckpointError, OSError."""
-    body = verify.read_manifest(store, attempt)
-    extra = verify.read_extra(store, attempt, body.extra)
-    tree = trees.read(store, attempt, extra, 0) if to == "deepspeed" else trees.whole_of(extra)
-    refuse_of_others(to, attempt, tree)
-    with reshard.opened(store, attempt, body) as opened:
-        rows = opened.rows()
+    body = verify.read_manifest(store, checkpoint_id)
+    extra = verify.read_extra(store, checkpoint_id, body.extra)
+    tree = extra_state.read(store, checkpoint_id, extra, 0) if to == "deepspeed" else extra_state.merge_trees(extra)
+    require_format_source(to, checkpoint_id, tree)
+    with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
+        rows = checkpoint.rows()
         names = set(rows) if to == "deepspeed" else set(codec.tensor_names(tree)) or set(rows)
         if to in ("huggingface", "safetensors"):
             names = set(to_weights.model_names(names) or names)
-        firsts = [rows[name][0].spec for name in names]
-    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.whole)).nbytes for spec in firsts)
-    return ExportLook(attempt, body.step, len(names), size)
+        specs = [rows[name][0].spec for name in names]
+    size = sum(TensorSpec(spec.name, spec.dtype, tuple(spec.full_shape)).nbytes for spec in specs)
+    return ExportPreview(checkpoint_id, body.step, len(names), size)

@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from hyperpod_kit.checkpoint.boxed_state import name_of, object_of
+from hyperpod_kit.checkpoint.gathered_tensors import TensorAllocator
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.whole_tensors import Room
+from hyperpod_kit.checkpoint.sharded_state import object_from_bytes, stored_name
 from hyperpod_kit.untrusted import by_descriptor
 
 _CONFIG = {
@@ -31,27 +31,30 @@ class _Planner(DefaultSavePlanner):
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
         """See DefaultSavePlanner."""
-        return object if isinstance(object, io.BytesIO) else super().transform_object(write_item, object)
+        if isinstance(object, io.BytesIO):
+            return object
+        return super().transform_object(write_item, object)
 
 
-def write(nested: dict[str, Any], path: Path, room: Room) -> None:
-    """`nested`: the whole state; `room`: for the tensors that are put together. Raises HyperpodKitError, OSError."""
+def write(nested: dict[str, Any], path: Path, allocate: TensorAllocator) -> None:
+    """`nested`: the whole state; `allocate`: for the tensors that are put together. Raises HyperpodKitError,
+    OSError."""
     boxes = nested["boxes"]
-    made: dict[str, Any] = dict(
-        room({key: TensorSpec(key, dtype, tuple(whole)) for key, (dtype, whole, _) in boxes.items()})
+    state: dict[str, Any] = dict(
+        allocate({key: TensorSpec(key, dtype, tuple(full_shape)) for key, (dtype, full_shape, _) in boxes.items()})
     )
-    for key, (_, whole, rows) in boxes.items():
+    for key, (_, full_shape, rows) in boxes.items():
         for offsets, shape in rows:
-            part = made[key]
-            for dim, (at, extent) in enumerate(zip(offsets, [1] * (len(whole) - len(shape)) + shape, strict=True)):
+            part = state[key]
+            for dim, (at, extent) in enumerate(zip(offsets, [1] * (len(full_shape) - len(shape)) + shape, strict=True)):
                 part = part.narrow(dim, at, extent)
-            part.copy_(nested["tensors"][name_of(key, offsets, tuple(shape), whole)].view(part.shape))
+            part.copy_(nested["tensors"][stored_name(key, offsets, tuple(shape), full_shape)].view(part.shape))
     for key, data in nested["objects"].items():
         buffer = io.BytesIO()
-        torch.save([object_of(bytes(data.numpy()))], buffer)
-        made[key] = buffer
+        torch.save([object_from_bytes(bytes(data.numpy()))], buffer)
+        state[key] = buffer
     by_descriptor.make_directory(path)
-    save(made, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
+    save(state, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
     with by_descriptor.stream(path / "common.pt", "wb") as out:
         torch.save(nested["common"], out)
     by_descriptor.write_text(path / "metadata.json", json.dumps(_CONFIG))

@@ -8,36 +8,36 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hyperpod_kit.checkpoint import codec, whole_tensors
-from hyperpod_kit.checkpoint.agent import trees
-from hyperpod_kit.checkpoint.appearing import destination
+from hyperpod_kit.checkpoint import codec, gathered_tensors
+from hyperpod_kit.checkpoint.agent import extra_state
+from hyperpod_kit.checkpoint.atomic_output import destination
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.exporting import rooms
-from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
+from hyperpod_kit.checkpoint.exporting import scratch_files
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
 from hyperpod_kit.checkpoint.formats.safetensors_files import PRETRAINED, WEIGHTS
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.tensors import own_name
+from hyperpod_kit.checkpoint.tensors import per_rank_name
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
 LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
 "names": our name of an adapter's tensor -> PEFT's}."""
-_OWN_MODEL = own_name(0, "model.")
+_PER_RANK_MODEL = per_rank_name(0, "model.")
 
 
 class WrittenWeights(NamedTuple):
-    """`bytes` are those of the tensors, which were read and proved; `own` of them are each rank's own."""
+    """`bytes` are those of the tensors, which were read and proved; `per_rank` of them are each rank's own."""
 
-    attempt: str
+    checkpoint_id: str
     step: int
     tensors: int
     bytes: int
-    own: int
+    per_rank: int
 
 
-def write(store: Store, attempt: str, to: str, path: Path, progress: Progress = unsaid) -> WrittenWeights:
+def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progress = no_progress) -> WrittenWeights:
     """Make the file `path`, or for `huggingface` the directory. A tied tensor stands under its first name; without a
     model all tensors that are not another rank's own are taken.
 
@@ -45,37 +45,47 @@ def write(store: Store, attempt: str, to: str, path: Path, progress: Progress = 
     for one that does not say how its model is made, HyperpodKitError for what cannot be written, and for what cannot be
     read StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
-    body = verify.read_manifest(store, attempt)
-    tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
-    with reshard.opened(store, attempt, body) as opened:
-        rows = opened.rows()
-        held = set(codec.tensor_names(tree)) or set(rows)
-        names = model_names(held) or {name: name for name in held}
+    body = verify.read_manifest(store, checkpoint_id)
+    tree = extra_state.merge_trees(verify.read_extra(store, checkpoint_id, body.extra))
+    with reshard.open_checkpoint(store, checkpoint_id, body) as checkpoint:
+        rows = checkpoint.rows()
+        stored_names = set(codec.tensor_names(tree)) or set(rows)
+        names = model_names(stored_names) or {name: name for name in stored_names}
         file = path
         if to == "huggingface":
-            said = layout_of(attempt, tree)
-            own = said.get("names") or {}
-            file = path / ("adapter_model.safetensors" if own else WEIGHTS)
-            ours = {short: name for name, short in names.items()}
-            names = {ours[short]: theirs for short, theirs in own.items()} if own else names
-            _made(path, said["files"])
-        told = CountedBytes(body.total_bytes, progress)
-        tensors = whole_tensors.read(opened, rows, names, rooms.safetensors_file(file, names), told)
+            pretrained = pretrained_layout(checkpoint_id, tree)
+            adapter_names = pretrained.get("names") or {}
+            file = path / WEIGHTS
+            if adapter_names:
+                file = path / "adapter_model.safetensors"
+            full_names = {short: name for name, short in names.items()}
+            if adapter_names:
+                names = {full_names[short]: peft_name for short, peft_name in adapter_names.items()}
+            _make_directory(path, pretrained["files"])
+        counted = CountedBytes(body.total_bytes, progress)
+        tensors = gathered_tensors.read(
+            checkpoint, rows, names, scratch_files.safetensors_allocator(file, names), counted
+        )
     size = sum(tensor.nbytes for tensor in tensors.values())
-    return WrittenWeights(attempt, body.step, len(tensors), size, own_ones(tensors))
+    return WrittenWeights(checkpoint_id, body.step, len(tensors), size, count_per_rank(tensors))
 
 
-def own_ones(names: Iterable[str]) -> int:
+def count_per_rank(names: Iterable[str]) -> int:
     """How many of the model's tensors are each rank's own, so that rank 0's stand for all."""
-    return sum(name.startswith(_OWN_MODEL) for name in names)
+    return sum(name.startswith(_PER_RANK_MODEL) for name in names)
 
 
-def model_names(held: set[str]) -> dict[str, str]:
+def model_names(stored_names: set[str]) -> dict[str, str]:
     """Of the model's tensors: our name -> that in the model."""
-    return {name: name[len(prefix) :] for name in held for prefix in ("model.", _OWN_MODEL) if name.startswith(prefix)}
+    names: dict[str, str] = {}
+    for name in stored_names:
+        for prefix in ("model.", _PER_RANK_MODEL):
+            if name.startswith(prefix):
+                names[name] = name[len(prefix) :]
+    return names
 
 
-def layout_of(attempt: str, tree: Mapping[str, Any]) -> dict[str, Any]:
+def pretrained_layout(checkpoint_id: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     """As LAYOUT has it. Raises UsageError where the checkpoint does not say it."""
     extra: Any = codec.decode(tree.get("extra", {}), lambda _: None, plain=True)  # type: ignore[arg-type, return-value]
     if LAYOUT in extra:
@@ -83,12 +93,12 @@ def layout_of(attempt: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     if PRETRAINED in extra:
         return {"files": extra[PRETRAINED]}
     raise UsageError(
-        f"{attempt} does not say how its model is made: it is not of the Hugging Face Trainer",
+        f"{checkpoint_id} does not say how its model is made: it is not of the Hugging Face Trainer",
         hint="--to safetensors; AutoModel.from_config(...).load_state_dict(...)",
     )
 
 
-def _made(path: Path, files: Mapping[str, str]) -> None:
+def _make_directory(path: Path, files: Mapping[str, str]) -> None:
     """The directory and its texts. Raises HyperpodKitError."""
     try:
         if path.is_dir():

@@ -9,35 +9,37 @@ from hyperpod_kit.untrusted import terminal
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are done, and with how many there are about."""
-EVERY = 5.0
+REPORT_INTERVAL_S = 5.0
 """Seconds between two words."""
 _MIB = 1 << 20
 
 
-def unsaid(done: int, whole: int) -> None:
+def no_progress(done: int, total: int) -> None:
     """A Progress of which nobody hears."""
 
 
 class CountedBytes:
-    """Takes bytes as they are done, for a Progress; `whole`: how many there are about."""
+    """Takes bytes as they are done, for a Progress; `total`: how many there are about."""
 
-    def __init__(self, whole: int, progress: Progress) -> None:
-        self._done, self._whole, self._progress = 0, whole, progress
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._done, self._total, self._progress = 0, total, progress
 
     def __call__(self, count: int) -> None:
         self._done += count
-        self._progress(self._done, self._whole)
+        self._progress(self._done, self._total)
 
 
-class SaidProgress:
-    """A Progress for a person, on standard error; what is over before `every` seconds says nothing."""
+class TerminalProgress:
+    """A Progress for a person, on standard error; what is over before `interval` seconds says nothing."""
 
-    def __init__(self, what: str, every: float = EVERY, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._every, self._clock = what, every, clock
-        self._last = clock()
+    def __init__(
+        self, label: str, interval: float = REPORT_INTERVAL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._label, self._interval, self._clock = label, interval, clock
+        self._last_report = clock()
 
-    def __call__(self, done: int, whole: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         now = self._clock()
-        if now - self._last >= self._every:
-            self._last = now
-            terminal.say(f"{self._what} {done // _MIB} of {max(whole, done) // _MIB} MiB")
+        if now - self._last_report >= self._interval:
+            self._last_report = now
+            terminal.say(f"{self._label} {done // _MIB} of {max(total, done) // _MIB} MiB")

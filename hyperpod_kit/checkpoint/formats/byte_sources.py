@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import source_owner
 
-_OPEN = 64
+_MAX_OPEN = 64
 """Files that are open at a time: a checkpoint of many ranks has thousands."""
 
 
@@ -73,15 +73,15 @@ class ImportedFiles:
 
     def bytes(self, path: Path, at: int, size: int) -> bytearray:
         """The same, of that many bytes."""
-        found = bytearray(size)
-        self.fill(path, memoryview(found), at)
-        return found
+        data = bytearray(size)
+        self.fill(path, memoryview(data), at)
+        return data
 
     def _descriptor(self, path: Path) -> int:
         if path not in self._open:
-            while len(self._open) >= _OPEN:
+            while len(self._open) >= _MAX_OPEN:
                 os.close(self._open.popitem(last=False)[1])
-            self._open[path] = opened(path)
+            self._open[path] = open_regular_file(path)
         self._open.move_to_end(path)
         return self._open[path]
 
@@ -91,28 +91,28 @@ class ImportedFiles:
             os.close(self._open.popitem()[1])
 
 
-def text_of(path: Path, most: int) -> bytes:
+def read_small_file(path: Path, limit: int) -> bytes:
     """A file that is wanted whole. Raises CheckpointError for what is no file or has more bytes than that, OSError."""
-    fd = opened(path)
+    fd = open_regular_file(path)
     with open(fd, "rb") as file:
         # Python makes room for as much as it is asked for, whatever the file has.
-        data = file.read(min(os.fstat(fd).st_size, most) + 1)
-    if len(data) > most:
-        raise CheckpointError(f"{path} has more than {most} bytes", hint="copy it here again")
+        data = file.read(min(os.fstat(fd).st_size, limit) + 1)
+    if len(data) > limit:
+        raise CheckpointError(f"{path} has more than {limit} bytes", hint="copy it here again")
     return data
 
 
 @contextmanager
-def named(path: Path) -> Iterator[str]:
-    """A name of the file that lies there now, for a library that opens it itself. Raises as `opened`."""
-    fd = opened(path)
+def descriptor_path(path: Path) -> Iterator[str]:
+    """A name of the file that lies there now, for a library that opens it itself. Raises as `open_regular_file`."""
+    fd = open_regular_file(path)
     try:
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
 
 
-def opened(path: Path) -> int:
+def open_regular_file(path: Path) -> int:
     """A descriptor of a file. Links are followed: a cache of Hugging Face is made of them. Raises CheckpointError for
     what is no file, OSError."""
     with source_owner.rights(str(path)):
@@ -145,7 +145,9 @@ class FileBytes:
         self._files.fill(self._path, view, self._begin + at)
         if self._crc is None:
             return
-        self._sum = zlib.crc32(view, self._sum if at else 0)
+        if at == 0:
+            self._sum = 0
+        self._sum = zlib.crc32(view, self._sum)
         if at + len(view) == self._size and self._sum != self._crc:
             raise CheckpointError(
                 f"{self._path} is damaged: Bad CRC-32 of the {self._size} bytes from {self._begin} on",

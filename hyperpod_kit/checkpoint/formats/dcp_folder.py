@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint import metadata as torchs
+from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.formats import torch_files
-from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, ImportedPiece, text_of
-from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
-from hyperpod_kit.checkpoint.repository.shard import spec_of
+from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, ImportedPiece, read_small_file
+from hyperpod_kit.checkpoint.formats.restricted_pickle import UNPICKLE_ERRORS, RestrictedUnpickler
+from hyperpod_kit.checkpoint.repository.shard import parse_spec
 from hyperpod_kit.errors import CheckpointError, UsageError
 
 METADATA = ".metadata"
-_MOST = 192 << 20
+_METADATA_LIMIT = 192 << 20
 """Bytes of `.metadata`: a million boxes."""
-_DEEPEST = 200
+_MAX_DEPTH = 200
 """Containers inside each other: what a checkpoint can hold."""
-_AGAIN = "copy it here again, or take another checkpoint"
+_COPY_HINT = "copy it here again, or take another checkpoint"
 
 _RECORDS = {
     "torch.distributed.checkpoint.metadata": frozenset(
@@ -54,7 +54,7 @@ _RECORDS = {
 }
 
 
-_PASSED_OVER = {
+_IGNORED_CLASSES = {
     "torch.distributed.checkpoint.planner": frozenset(
         {"BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"}
     ),
@@ -63,26 +63,26 @@ _PASSED_OVER = {
 """Megatron-core keeps in it what each rank was to write, for its next save."""
 
 
-class _PassedOver:
+class _IgnoredClass:
     """One of those: nothing is kept of it."""
 
-    def __new__(cls, *_: Any) -> _PassedOver:
+    def __new__(cls, *_: Any) -> _IgnoredClass:
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
         del state
 
 
-def _member(kind: Any, name: Any) -> Any:
+def _enum_member(kind: Any, name: Any) -> Any:
     """A member of an enumeration, as pickles of Python 3.11.0 to 3.11.3 say it: by `getattr`, which does more."""
-    if kind is _PassedOver:
-        return _PassedOver()
+    if kind is _IgnoredClass:
+        return _IgnoredClass()
     if not isinstance(kind, enum.EnumMeta) or name not in kind.__members__:
         raise pickle.UnpicklingError(f"it asks for {str(name)[:80]!r} of {str(kind)[:80]}")
     return kind[name]
 
 
-class DcpPlace(NamedTuple):
+class DcpItemRange(NamedTuple):
     """Where an item lies."""
 
     path: Path
@@ -91,116 +91,132 @@ class DcpPlace(NamedTuple):
 
 
 class DcpFolder(NamedTuple):
-    """A directory that was looked at. `boxes`: of each tensor its boxes, whole where it is one; `values`: where the
+    """A directory that was looked at. `chunks`: of each tensor its boxes, whole where it is one; `values`: where the
     items that are no tensors lie; `paths`: of each item the keys that lead to it, where the writer has said so;
     `unchecked`: of how many tensors' boxes there is no check sum; `more`: what Megatron says of tensors, by name."""
 
     path: Path
-    boxes: dict[str, tuple[ImportedPiece, ...]]
-    values: dict[str, DcpPlace]
+    chunks: dict[str, tuple[ImportedPiece, ...]]
+    values: dict[str, DcpItemRange]
     paths: dict[str, tuple[str | int, ...]]
     bytes: int
     unchecked: int
-    more: dict[Any, Any]
+    megatron_data: dict[Any, Any]
 
     @property
-    def most_boxes(self) -> int:
+    def max_chunks(self) -> int:
         """Of the tensor that lies in the most."""
-        return max(map(len, self.boxes.values()), default=1)
+        return max(map(len, self.chunks.values()), default=1)
 
 
-def looked_at(files: ImportedFiles, folder: Path) -> DcpFolder:
+def inspect_folder(files: ImportedFiles, folder: Path) -> DcpFolder:
     """What the directory holds: all there, each item where `.metadata` has it and of the type and shape that it says.
     The bytes of tensors are not read yet: their check sums are compared when they are.
 
     Raises UsageError for what is no such directory, or is of a kind that cannot be taken over, CheckpointError for what
     is missing or damaged, OSError.
     """
-    said = _metadata(folder)
+    metadata = _load_metadata(folder)
     try:
-        return _held_against(files, folder, said)
-    except WRONG as err:
-        raise CheckpointError(f"{folder / METADATA} is damaged, or not torch's: {err!r}", hint=_AGAIN) from None
+        return _verify_entries(files, folder, metadata)
+    except UNPICKLE_ERRORS as err:
+        raise CheckpointError(f"{folder / METADATA} is damaged, or not torch's: {err!r}", hint=_COPY_HINT) from None
 
 
-def _held_against(files: ImportedFiles, folder: Path, said: torchs.Metadata) -> DcpFolder:
-    places: dict[tuple[str, Any], DcpPlace] = {}
-    for at, info in _of(said.storage_data, dict, "storage_data", folder).items():
-        index, where = _of(at, torchs.MetadataIndex, "a key", folder), _of(info, _StorageInfo, "a place", folder)
-        offset = index.offset if index.offset is None else tuple(index.offset)
-        places[_of(index.fqn, str, "a name", folder), offset] = _place(folder, index.fqn, where)
-    _apart(folder, places)
-    boxes: dict[str, tuple[ImportedPiece, ...]] = {}
-    values: dict[str, DcpPlace] = {}
+def _verify_entries(files: ImportedFiles, folder: Path, metadata: dcp_metadata.Metadata) -> DcpFolder:
+    ranges: dict[tuple[str, Any], DcpItemRange] = {}
+    for key, info in _require_type(metadata.storage_data, dict, "storage_data", folder).items():
+        index, storage_info = (
+            _require_type(key, dcp_metadata.MetadataIndex, "a key", folder),
+            _require_type(info, _StorageInfo, "a place", folder),
+        )
+        offset = index.offset
+        if offset is not None:
+            offset = tuple(offset)
+        ranges[_require_type(index.fqn, str, "a name", folder), offset] = _item_range(folder, index.fqn, storage_info)
+    _require_disjoint(folder, ranges)
+    chunks: dict[str, tuple[ImportedPiece, ...]] = {}
+    values: dict[str, DcpItemRange] = {}
     unchecked = 0
-    for name, entry in _of(said.state_dict_metadata, dict, "state_dict_metadata", folder).items():
-        _of(name, str, "a name", folder)
-        if isinstance(entry, torchs.TensorStorageMetadata):
-            found = [_box(files, folder, name, entry, chunk, places) for chunk in entry.chunks]
-            boxes[name] = tuple(piece for piece, _ in found)
-            unchecked += sum(not summed for _, summed in found)
-        elif (name, None) in places:
-            values[name] = places[name, None]
+    for name, entry in _require_type(metadata.state_dict_metadata, dict, "state_dict_metadata", folder).items():
+        _require_type(name, str, "a name", folder)
+        if isinstance(entry, dcp_metadata.TensorStorageMetadata):
+            loaded = [_read_chunk(files, folder, name, entry, chunk, ranges) for chunk in entry.chunks]
+            chunks[name] = tuple(piece for piece, _ in loaded)
+            unchecked += sum(not has_checksum for _, has_checksum in loaded)
+        elif (name, None) in ranges:
+            values[name] = ranges[name, None]
         else:
-            raise CheckpointError(f"{folder / METADATA} does not say where {name} lies", hint=_AGAIN)
-    size = sum(path.stat().st_size for path in {place.path for place in places.values()})
-    more = _of(getattr(said, "mcore_data", None) or {}, dict, "mcore_data", folder)
-    return DcpFolder(folder, boxes, values, _paths(folder, said.planner_data), size, unchecked, more)
+            raise CheckpointError(f"{folder / METADATA} does not say where {name} lies", hint=_COPY_HINT)
+    size = sum(path.stat().st_size for path in {item_range.path for item_range in ranges.values()})
+    more = _require_type(getattr(metadata, "mcore_data", None) or {}, dict, "mcore_data", folder)
+    return DcpFolder(folder, chunks, values, _checked_paths(folder, metadata.planner_data), size, unchecked, more)
 
 
-def value_of(files: ImportedFiles, found: DcpFolder, name: str) -> Any:
+def load_value(files: ImportedFiles, folder: DcpFolder, name: str) -> Any:
     """An item that is no tensor. Raises UsageError for one of classes that are not taken over, CheckpointError."""
     try:
-        return torch_files.value_at(files, *found.values[name])
+        return torch_files.load_value(files, *folder.values[name])
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{name} in {found.path} is of a class that is not taken over: {torch_files.refused(err)}",
+            f"{name} in {folder.path} is of a class that is not taken over: {torch_files.refused_class(err)}",
             hint="load it with the program that wrote it, and save it with Checkpoints: docs/how-to/dcp.md",
         ) from None
 
 
-def _box(
+def _read_chunk(
     files: ImportedFiles,
     folder: Path,
     name: str,
-    entry: torchs.TensorStorageMetadata,
+    entry: dcp_metadata.TensorStorageMetadata,
     chunk: Any,
-    places: Mapping[tuple[str, Any], DcpPlace],
+    ranges: Mapping[tuple[str, Any], DcpItemRange],
 ) -> tuple[ImportedPiece, bool]:
     """One box, and whether it has a check sum."""
-    whole, offsets, shape = (tuple(extents) for extents in (entry.size, chunk.offsets, chunk.sizes))
-    if (name, offsets) not in places:
-        raise CheckpointError(f"{folder / METADATA} does not say where {name} at {list(offsets)} lies", hint=_AGAIN)
-    place = places[name, offsets]
-    stored = torch_files.tensor_at(files, *place)
+    full_shape, offsets, shape = (tuple(extents) for extents in (entry.size, chunk.offsets, chunk.sizes))
+    if (name, offsets) not in ranges:
+        raise CheckpointError(f"{folder / METADATA} does not say where {name} at {list(offsets)} lies", hint=_COPY_HINT)
+    item_range = ranges[name, offsets]
+    stored = torch_files.locate_tensor(files, *item_range)
     if (stored.dtype, stored.shape) != (entry.properties.dtype, shape):
         raise CheckpointError(
-            f"{name} at {list(offsets)} is {stored.dtype} {list(stored.shape)} in {place.path.name}, and "
+            f"{name} at {list(offsets)} is {stored.dtype} {list(stored.shape)} in {item_range.path.name}, and "
             f"{entry.properties.dtype} {list(shape)} in {METADATA}",
-            hint=_AGAIN,
+            hint=_COPY_HINT,
         )
     if stored.dtype not in NAMES:
         raise UsageError(f"{name} is a tensor of {stored.dtype}, which a checkpoint cannot hold", hint="convert it")
-    part = shape != whole
-    spec = spec_of(name, NAMES[stored.dtype], shape, offsets if part else (), whole if part else ())
-    return ImportedPiece(spec, stored.source(files, place.path)), stored.crc is not None
+    is_partial = shape != full_shape
+    if is_partial:
+        spec = parse_spec(name, NAMES[stored.dtype], shape, offsets, full_shape)
+    else:
+        spec = parse_spec(name, NAMES[stored.dtype], shape, (), ())
+    return ImportedPiece(spec, stored.source(files, item_range.path)), stored.crc is not None
 
 
-def _apart(folder: Path, places: Mapping[tuple[str, Any], DcpPlace]) -> None:
+def _require_disjoint(folder: Path, ranges: Mapping[tuple[str, Any], DcpItemRange]) -> None:
     """Each byte belongs to one item: else a few bytes could be said to be a thousand tensors."""
     ordered = sorted(
-        (place.path.name, place.begin, place.begin + place.size, name) for (name, _), place in places.items()
+        (item_range.path.name, item_range.begin, item_range.begin + item_range.size, name)
+        for (name, _), item_range in ranges.items()
     )
-    for (file, _, end, one), (other_file, begin, _, other) in itertools.pairwise(ordered):
+    for (file, _, end, first_name), (other_file, begin, _, second_name) in itertools.pairwise(ordered):
         if file == other_file and begin < end:
-            raise CheckpointError(f"{folder / METADATA} has {one} and {other} in one place of {file}", hint=_AGAIN)
+            raise CheckpointError(
+                f"{folder / METADATA} has {first_name} and {second_name} in one place of {file}", hint=_COPY_HINT
+            )
 
 
-def _place(folder: Path, name: str, info: _StorageInfo) -> DcpPlace:
-    file = _of(info.relative_path, str, "a file", folder)
-    begin, size = _of(info.offset, int, "an offset", folder), _of(info.length, int, "a length", folder)
+def _item_range(folder: Path, name: str, info: _StorageInfo) -> DcpItemRange:
+    file = _require_type(info.relative_path, str, "a file", folder)
+    begin, size = (
+        _require_type(info.offset, int, "an offset", folder),
+        _require_type(info.length, int, "a length", folder),
+    )
     if file in ("", ".", "..") or os.path.basename(file) != file:
-        raise CheckpointError(f"{folder / METADATA} has {name} in {file!r}, which is not in the directory", hint=_AGAIN)
+        raise CheckpointError(
+            f"{folder / METADATA} has {name} in {file!r}, which is not in the directory", hint=_COPY_HINT
+        )
     if getattr(info, "transform_descriptors", None):
         raise UsageError(
             f"{name} in {folder} went through {', '.join(map(str, info.transform_descriptors or ()))}: that is not "
@@ -209,32 +225,34 @@ def _place(folder: Path, name: str, info: _StorageInfo) -> DcpPlace:
         )
     path = folder / file
     if not path.is_file():
-        raise CheckpointError(f"{folder} is not whole, it lacks {file}", hint=_AGAIN)
-    there = path.stat().st_size
-    if begin < 0 or size < 0 or begin + size > there:
+        raise CheckpointError(f"{folder} is not whole, it lacks {file}", hint=_COPY_HINT)
+    file_size = path.stat().st_size
+    if begin < 0 or size < 0 or begin + size > file_size:
         raise CheckpointError(
-            f"{path} has {there} bytes, and {METADATA} has {name} at {begin}..{begin + size}", hint=_AGAIN
+            f"{path} has {file_size} bytes, and {METADATA} has {name} at {begin}..{begin + size}", hint=_COPY_HINT
         )
-    return DcpPlace(path, begin, size)
+    return DcpItemRange(path, begin, size)
 
 
-def _metadata(folder: Path) -> torchs.Metadata:
+def _load_metadata(folder: Path) -> dcp_metadata.Metadata:
     path = folder / METADATA
     try:
-        said = _Records(io.BytesIO(text_of(path, _MOST))).load()
+        loaded = _Records(io.BytesIO(read_small_file(path, _METADATA_LIMIT))).load()
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{folder} has no {METADATA}, so it is no checkpoint of torch.distributed.checkpoint that was finished",
             hint="name the directory that was its checkpoint_id",
         ) from None
-    except WRONG as err:
-        why = str(err) if isinstance(err, pickle.UnpicklingError) else repr(err)
-        raise CheckpointError(f"{path} is damaged, or not torch's: {why}", hint=_AGAIN) from None
-    made: torchs.Metadata = _of(said, torchs.Metadata, "it", folder)
-    return made
+    except UNPICKLE_ERRORS as err:
+        reason = repr(err)
+        if isinstance(err, pickle.UnpicklingError):
+            reason = str(err)
+        raise CheckpointError(f"{path} is damaged, or not torch's: {reason}", hint=_COPY_HINT) from None
+    metadata: dcp_metadata.Metadata = _require_type(loaded, dcp_metadata.Metadata, "it", folder)
+    return metadata
 
 
-class _Records(CarefulUnpickler):
+class _Records(RestrictedUnpickler):
     """torch's records, types and places, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -242,35 +260,42 @@ class _Records(CarefulUnpickler):
         if module.partition(".")[0] == "pathlib":
             return os.path.join
         if name == "getattr" and module in ("builtins", "__builtin__"):
-            return _member
+            return _enum_member
         if name in _RECORDS.get(module, ()):
             return super().find_class(module, name)
-        if name in _PASSED_OVER.get(module, ()):
-            return _PassedOver
+        if name in _IGNORED_CLASSES.get(module, ()):
+            return _IgnoredClass
         if (module, name) == ("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"):
-            return torchs.Metadata  # of which it was a subclass in 0.15
-        kind = getattr(torch, name, None) if module == "torch" else None
+            return dcp_metadata.Metadata  # of which it was a subclass in 0.15
+        kind = None
+        if module == "torch":
+            kind = getattr(torch, name, None)
         if isinstance(kind, (torch.dtype, torch.layout)):
             return kind
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def _paths(folder: Path, said: Any) -> dict[str, tuple[str | int, ...]]:
-    if not isinstance(said, dict):
+def _checked_paths(folder: Path, planner_data: Any) -> dict[str, tuple[str | int, ...]]:
+    if not isinstance(planner_data, dict):
         return {}
-    for name, path in said.items():
-        parts = path if isinstance(path, tuple) else ()
-        known = isinstance(name, str) and 0 < len(parts) <= _DEEPEST
-        if not known or any(type(part) not in (str, int) for part in parts):
-            raise CheckpointError(f"{folder / METADATA} has the path {str(path)[:80]!r}", hint=_AGAIN)
-    return dict(said)
+    for name, path in planner_data.items():
+        if not isinstance(name, str) or not _is_path(path):
+            raise CheckpointError(f"{folder / METADATA} has the path {str(path)[:80]!r}", hint=_COPY_HINT)
+    return dict(planner_data)
 
 
-def _of(value: Any, kind: type, what: str, folder: Path) -> Any:
+def _is_path(path: Any) -> bool:
+    """Whether it is a tuple of names and numbers, not longer than a state is deep."""
+    if not isinstance(path, tuple) or not 0 < len(path) <= _MAX_DEPTH:
+        return False
+    return all(type(part) in (str, int) for part in path)
+
+
+def _require_type(value: Any, kind: type, what: str, folder: Path) -> Any:
     if not isinstance(value, kind) or (kind is int and type(value) is not int):
         raise CheckpointError(
             f"{folder / METADATA} is damaged, or not torch's: {what} is a {type(value).__name__}, expected "
             f"{kind.__name__}",
-            hint=_AGAIN,
+            hint=_COPY_HINT,
         )
     return value

@@ -7,22 +7,22 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hyperpod_kit.checkpoint.formats.byte_sources import FileBytes, ImportedFiles, ImportedPiece, text_of
-from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, place_of, spec_of
+from hyperpod_kit.checkpoint.formats.byte_sources import FileBytes, ImportedFiles, ImportedPiece, read_small_file
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, parse_range, parse_spec
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.untrusted.parse import LARGEST, json_object
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
-KEPT = ("config.json", "generation_config.json")
+COMPANION_FILES = ("config.json", "generation_config.json")
 """What `from_pretrained` reads beside the tensors, and an export writes again."""
 PRETRAINED = "pretrained"
 """Key of `extra` under which those files are kept: {name: text}."""
-_MOST = 16 << 20
+_HEADER_LIMIT = 16 << 20
 """Bytes of a header or an index, which take ten times the room when they are read: 150,000 tensors."""
 _LONGEST_NAME = 255
-_NAMES = {"F8_E8M0": "F8_E8M0FNU"}
-_AGAIN = "copy it here again"
+_DTYPE_ALIASES = {"F8_E8M0": "F8_E8M0FNU"}
+_COPY_HINT = "copy it here again"
 
 
 class WeightFiles(NamedTuple):
@@ -35,53 +35,53 @@ class WeightFiles(NamedTuple):
     unchecked: int
 
 
-def of_file(files: ImportedFiles, path: Path) -> WeightFiles:
+def inspect_file(files: ImportedFiles, path: Path) -> WeightFiles:
     """Raises UsageError for what is no file, or holds what cannot be taken over, CheckpointError for what is damaged,
     OSError."""
     if not path.is_file():
         raise Absent(f"{path} is no file", hint="name a .safetensors file; of a directory: --from huggingface")
-    return WeightFiles(path, _pieces(files, path), {}, path.stat().st_size, 1)
+    return WeightFiles(path, _read_pieces(files, path), {}, path.stat().st_size, 1)
 
 
-def of_folder(files: ImportedFiles, folder: Path) -> WeightFiles:
-    """What `save_pretrained` wrote: one file, or those of its index. Raises as `of_file`."""
+def inspect_folder(files: ImportedFiles, folder: Path) -> WeightFiles:
+    """What `save_pretrained` wrote: one file, or those of its index. Raises as `inspect_file`."""
     index = folder / INDEX
     if index.is_file():
-        pieces, names = _indexed(files, folder, index)
+        pieces, names = _read_indexed(files, folder, index)
     elif (folder / WEIGHTS).is_file():
-        pieces, names = _pieces(files, folder / WEIGHTS), {WEIGHTS}
+        pieces, names = _read_pieces(files, folder / WEIGHTS), {WEIGHTS}
     else:
-        raise _none(folder)
-    texts = {name: _text(folder / name) for name in KEPT if (folder / name).is_file()}
+        raise _no_weights_error(folder)
+    texts = {name: _read_text(folder / name) for name in COMPANION_FILES if (folder / name).is_file()}
     size = sum((folder / name).stat().st_size for name in names)
     return WeightFiles(folder, pieces, texts, size, len(names))
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        return text_of(path, LARGEST).decode()
+        return read_small_file(path, LARGEST).decode()
     except UnicodeDecodeError as err:
-        raise CheckpointError(f"{path} is damaged: {err}", hint=_AGAIN) from None
+        raise CheckpointError(f"{path} is damaged: {err}", hint=_COPY_HINT) from None
 
 
-def _indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str, ImportedPiece], set[str]]:
+def _read_indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str, ImportedPiece], set[str]]:
     try:
-        said = json_object(text_of(index, _MOST), _MOST, distinct=True)["weight_map"]
-        wanted = {str(name): str(file) for name, file in said.items()}
+        weight_map = json_object(read_small_file(index, _HEADER_LIMIT), _HEADER_LIMIT, distinct=True)["weight_map"]
+        file_of = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, AttributeError) as err:
-        raise CheckpointError(f"{index} is damaged: {err}", hint=_AGAIN) from None
+        raise CheckpointError(f"{index} is damaged: {err}", hint=_COPY_HINT) from None
     pieces: dict[str, ImportedPiece] = {}
-    names = set(wanted.values())
+    names = set(file_of.values())
     for file in sorted(names):
         if not _is_file_in(folder, file):
-            raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_AGAIN)
-        found = _pieces(files, folder / file)
-        other = sorted(set(found) ^ {name for name in wanted if wanted[name] == file})
-        if other:
+            raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_COPY_HINT)
+        file_pieces = _read_pieces(files, folder / file)
+        mismatched = sorted(set(file_pieces) ^ {name for name in file_of if file_of[name] == file})
+        if mismatched:
             raise CheckpointError(
-                f"{folder / file} is not of {INDEX}: they differ in {', '.join(other[:4])}", hint=_AGAIN
+                f"{folder / file} is not of {INDEX}: they differ in {', '.join(mismatched[:4])}", hint=_COPY_HINT
             )
-        pieces.update(found)
+        pieces.update(file_pieces)
     return pieces, names
 
 
@@ -94,7 +94,7 @@ def _is_file_in(folder: Path, name: str) -> bool:
     return os.path.basename(name) == name and length <= _LONGEST_NAME and (folder / name).is_file()
 
 
-def _none(folder: Path) -> UsageError:
+def _no_weights_error(folder: Path) -> UsageError:
     if (folder / "adapter_config.json").is_file():
         return UsageError(
             f"{folder} is an adapter of PEFT, without its base: that is not taken over",
@@ -105,35 +105,35 @@ def _none(folder: Path) -> UsageError:
     return UsageError(f"{folder} has neither {WEIGHTS} nor {INDEX}", hint="name what save_pretrained was given")
 
 
-def _pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]:
+def _read_pieces(files: ImportedFiles, path: Path) -> dict[str, ImportedPiece]:
     """Raises UsageError, CheckpointError."""
     size = path.stat().st_size
     try:
         if size < 8:
             raise ValueError("it has no header")
         base = 8 + int.from_bytes(files.bytes(path, 0, 8), "little")
-        if base > min(size, _MOST):
+        if base > min(size, _HEADER_LIMIT):
             raise ValueError(f"a header of {base - 8} bytes")
-        header = json_object(bytes(files.bytes(path, 8, base - 8)), _MOST, distinct=True)
+        header = json_object(bytes(files.bytes(path, 8, base - 8)), _HEADER_LIMIT, distinct=True)
         header.pop("__metadata__", None)
-        placed = sorted((_placed(name, entry) for name, entry in header.items()), key=lambda one: one[1:])
+        ranges = sorted((_parse_entry(name, entry) for name, entry in header.items()), key=lambda row: row[1:])
         at = 0
-        for spec, begin, end in placed:
+        for spec, begin, end in ranges:
             if begin != at or end - begin != spec.nbytes:
                 raise ValueError(f"{spec.name} lies at {begin}..{end}, and what is before it ends at {at}")
             at = end
         if base + at != size:
             raise ValueError(f"its tensors end at {base + at}")
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as err:
-        raise CheckpointError(f"{path} is damaged, or no safetensors: {err}; {size} bytes", hint=_AGAIN) from None
+        raise CheckpointError(f"{path} is damaged, or no safetensors: {err}; {size} bytes", hint=_COPY_HINT) from None
     return {
-        spec.name: ImportedPiece(spec, FileBytes(files, path, base + begin, end - begin)) for spec, begin, end in placed
+        spec.name: ImportedPiece(spec, FileBytes(files, path, base + begin, end - begin)) for spec, begin, end in ranges
     }
 
 
-def _placed(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
-    dtype = _NAMES.get(entry["dtype"], entry["dtype"])
+def _parse_entry(name: str, entry: Any) -> tuple[TensorSpec, int, int]:
+    dtype = _DTYPE_ALIASES.get(entry["dtype"], entry["dtype"])
     if isinstance(dtype, str) and dtype not in ITEM_BYTES:
         raise UsageError(f"{name} is a tensor of {dtype[:20]}, which a checkpoint cannot hold", hint="convert it")
     begin, end = entry["data_offsets"]
-    return spec_of(name, dtype, entry["shape"], (), ()), *place_of(begin, end)
+    return parse_spec(name, dtype, entry["shape"], (), ()), *parse_range(begin, end)

@@ -18,13 +18,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, FileBytes, ImportedFiles, TensorBytes, named
-from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
+from hyperpod_kit.checkpoint.formats.byte_sources import (
+    ByteSource,
+    FileBytes,
+    ImportedFiles,
+    TensorBytes,
+    descriptor_path,
+)
+from hyperpod_kit.checkpoint.formats.restricted_pickle import UNPICKLE_ERRORS, RestrictedUnpickler
 from hyperpod_kit.errors import CheckpointError, first_line
 
 _SLICE = 1 << 20
 _LOCAL_HEADER = struct.Struct("<26xHH")
-_DAMAGED = (zipfile.BadZipFile, zlib.error, AssertionError, *WRONG)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, AssertionError, *UNPICKLE_ERRORS)
 
 
 class StoredTensor(NamedTuple):
@@ -40,16 +46,20 @@ class StoredTensor(NamedTuple):
 
     def source(self, files: ImportedFiles, path: Path) -> ByteSource:
         """Its bytes in the order of its dimensions. One whose items lie otherwise is held whole while it is read."""
-        there = FileBytes(files, path, self.begin, self.size, self.crc)
-        return there if _in_order(self) else _Reordered(there, self)
+        stored = FileBytes(files, path, self.begin, self.size, self.crc)
+        if _is_contiguous(self):
+            return stored
+        return _ReorderedBytes(stored, self)
 
 
-def is_sound(path: Path, hint: str) -> bool:
+def verify_checksums(path: Path, hint: str) -> bool:
     """Whether each entry of the file has its check sum, which is compared; False where torch wrote none. Raises
     CheckpointError, with `hint`."""
     if not path.is_file():
         raise CheckpointError(f"{path} is no file", hint=hint)
-    with damage_said(path, hint), named(path) as there, zipfile.ZipFile(there) as archive:
+    with damage_as_checkpoint_error(path, hint), descriptor_path(path) as open_path, zipfile.ZipFile(
+        open_path
+    ) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise CheckpointError(f"{path} is compressed, which torch.save never does", hint=hint)
@@ -63,7 +73,7 @@ def is_sound(path: Path, hint: str) -> bool:
 
 
 @contextlib.contextmanager
-def damage_said(path: Path, hint: str) -> Iterator[None]:
+def damage_as_checkpoint_error(path: Path, hint: str) -> Iterator[None]:
     """What reading a damaged file in the block ends in is raised as CheckpointError; pickle.UnpicklingError stays."""
     try:
         yield
@@ -82,44 +92,49 @@ def damage_said(path: Path, hint: str) -> Iterator[None]:
     )
 
 
-def tensor_at(files: ImportedFiles, path: Path, begin: int, size: int) -> StoredTensor:
+def locate_tensor(files: ImportedFiles, path: Path, begin: int, size: int) -> StoredTensor:
     """The one tensor of what lies there. Raises CheckpointError, also where it is none, or not in order."""
     try:
         with zipfile.ZipFile(_Window(files, path, begin, size)) as archive:
             listed = archive.infolist()
         entries = {entry.filename.partition("/")[2]: entry for entry in listed}
-        summed = any(entry.CRC for entry in listed)
-        inside = _Inside(files, path, begin, begin + size, summed)
-        if "byteorder" in entries and inside.data(entries["byteorder"]) != b"little":
+        has_checksums = any(entry.CRC for entry in listed)
+        archive_entries = _EmbeddedZip(files, path, begin, begin + size, has_checksums)
+        if "byteorder" in entries and archive_entries.read(entries["byteorder"]) != b"little":
             raise ValueError("its bytes are in another order")
-        said = _TensorPickle(io.BytesIO(inside.data(entries["data.pkl"]))).load()
-        if not isinstance(said, _PickledTensor):
+        pickled = _TensorPickle(io.BytesIO(archive_entries.read(entries["data.pkl"]))).load()
+        if not isinstance(pickled, _PickledTensor):
             raise ValueError("it is no tensor")
-        entry = entries[f"data/{said.key}"]
-        whole = _count(said.shape) * said.dtype.itemsize
-        if said.offset or entry.file_size != whole:
-            raise ValueError(f"a tensor of {whole} bytes in an entry of {entry.file_size}")
-        if not _in_order(said) and 1 + sum(map(_last, said.shape, said.stride)) != _count(said.shape):
+        entry = entries[f"data/{pickled.key}"]
+        nbytes = _item_count(pickled.shape) * pickled.dtype.itemsize
+        if pickled.offset or entry.file_size != nbytes:
+            raise ValueError(f"a tensor of {nbytes} bytes in an entry of {entry.file_size}")
+        if not _is_contiguous(pickled) and 1 + sum(map(_last_offset, pickled.shape, pickled.stride)) != _item_count(
+            pickled.shape
+        ):
             raise ValueError("its items are not those that lie there")
-        at = inside.place(entry)
+        data_begin = archive_entries.data_offset(entry)
     except _DAMAGED as err:
         raise CheckpointError(
             f"{path} is damaged, or not as torch.save writes tensors: {err}; {size} bytes from {begin} on",
             hint="copy it here again, or take another checkpoint",
         ) from None
-    return StoredTensor(said.dtype, said.shape, said.stride, at, whole, entry.CRC if summed else None)
+    crc = None
+    if has_checksums:
+        crc = entry.CRC
+    return StoredTensor(pickled.dtype, pickled.shape, pickled.stride, data_begin, nbytes, crc)
 
 
-class _Inside(NamedTuple):
-    """Entries of a zip that lies at `begin` of a file; `summed`: whether they have check sums."""
+class _EmbeddedZip(NamedTuple):
+    """Entries of a zip that lies at `begin` of a file; `has_checksums`: whether they have check sums."""
 
     files: ImportedFiles
     path: Path
     begin: int
     end: int
-    summed: bool
+    has_checksums: bool
 
-    def place(self, entry: zipfile.ZipInfo) -> int:
+    def data_offset(self, entry: zipfile.ZipInfo) -> int:
         """Where its bytes begin in the file. Raises ValueError."""
         at: int = self.begin + entry.header_offset
         if not self.begin <= at <= self.end - _LOCAL_HEADER.size:
@@ -129,15 +144,15 @@ class _Inside(NamedTuple):
             raise ValueError(f"{entry.filename} is compressed, or ends behind it")
         return at
 
-    def data(self, entry: zipfile.ZipInfo) -> bytes:
+    def read(self, entry: zipfile.ZipInfo) -> bytes:
         """All of it. Raises ValueError."""
-        found = bytes(self.files.bytes(self.path, self.place(entry), entry.file_size))
-        if self.summed and zlib.crc32(found) != entry.CRC:
+        data = bytes(self.files.bytes(self.path, self.data_offset(entry), entry.file_size))
+        if self.has_checksums and zlib.crc32(data) != entry.CRC:
             raise ValueError(f"Bad CRC-32 of {entry.filename}")
-        return found
+        return data
 
 
-def value_at(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
+def load_value(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
     """What lies there, as torch.load(weights_only=True) reads it; its check sums are compared. Raises CheckpointError,
     pickle.UnpicklingError for classes that are not loaded so."""
     data = io.BytesIO(files.bytes(path, begin, size))
@@ -146,7 +161,9 @@ def value_at(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
             entries = archive.infolist()
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise zipfile.BadZipFile("it is compressed, which torch.save never does")
-            bad = archive.testzip() if any(entry.CRC for entry in entries) else None
+            bad = None
+            if any(entry.CRC for entry in entries):
+                bad = archive.testzip()
         if bad is not None:
             raise zipfile.BadZipFile(f"Bad CRC-32 of {bad}")
         data.seek(0)
@@ -160,7 +177,7 @@ def value_at(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
         ) from None
 
 
-def refused(err: Exception) -> str:
+def refused_class(err: Exception) -> str:
     """Which class it was, of what torch.load(weights_only=True) says of a pickle that it refuses."""
     return next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
 
@@ -173,61 +190,63 @@ class _PickledTensor(NamedTuple):
     stride: tuple[int, ...]
 
 
-class _Reordered:
+class _ReorderedBytes:
     """The items of a tensor in the order of its dimensions; see ByteSource."""
 
-    def __init__(self, there: FileBytes, tensor: StoredTensor) -> None:
-        self._there, self._tensor = there, tensor
+    def __init__(self, stored: FileBytes, tensor: StoredTensor) -> None:
+        self._stored, self._tensor = stored, tensor
         self._ordered: TensorBytes | None = None
 
     def read(self, view: memoryview, at: int) -> None:
         if self._ordered is None:
-            lain = bytearray(self._tensor.size)
-            self._there.read(memoryview(lain), 0)
-            items = torch.frombuffer(lain, dtype=self._tensor.dtype)
+            raw = bytearray(self._tensor.size)
+            self._stored.read(memoryview(raw), 0)
+            items = torch.frombuffer(raw, dtype=self._tensor.dtype)
             self._ordered = TensorBytes(items.as_strided(self._tensor.shape, self._tensor.stride))
         self._ordered.read(view, at)
         if at + len(view) == self._tensor.size:
             self._ordered = None
 
 
-def _in_order(tensor: _PickledTensor | StoredTensor) -> bool:
+def _is_contiguous(tensor: _PickledTensor | StoredTensor) -> bool:
     expected = 1
     for extent, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
         if extent != 1 and step != expected:
-            return _count(tensor.shape) == 0
+            return _item_count(tensor.shape) == 0
         expected *= extent
     return True
 
 
-def _last(extent: int, step: int) -> int:
+def _last_offset(extent: int, step: int) -> int:
     """Where the last item of a dimension lies, from its first one on."""
     if type(step) is not int or step < 0:
         raise ValueError(f"a stride is {step!r}")
     return (extent - 1) * step
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    made = 1
+def _item_count(shape: tuple[int, ...]) -> int:
+    count = 1
     for extent in shape:
         if type(extent) is not int or extent < 0:
             raise ValueError(f"an extent is {extent!r}")
-        made *= extent
-    return made
+        count *= extent
+    return count
 
 
-class _TensorPickle(CarefulUnpickler):
+class _TensorPickle(RestrictedUnpickler):
     """A pickle in which there may be a tensor and nothing else: what it names is not called, but noted."""
 
     def find_class(self, module: str, name: str) -> Any:
         """See Unpickler."""
         if (module, name) in (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3")):
-            return _rebuilt
+            return _record_tensor
         if (module, name) == ("collections", "OrderedDict"):
             return dict
         if (module, name) == ("torch.storage", "UntypedStorage"):
             return None
-        kind = getattr(torch, name, None) if module == "torch" else None
+        kind = None
+        if module == "torch":
+            kind = getattr(torch, name, None)
         if isinstance(kind, torch.dtype):
             return kind
         if isinstance(kind, type) and issubclass(kind, torch.storage._LegacyStorage):
@@ -242,7 +261,9 @@ class _TensorPickle(CarefulUnpickler):
         return dtype, key
 
 
-def _rebuilt(storage: Any, offset: int, shape: Any, stride: Any, grad: bool, hooks: Any, *more: Any) -> _PickledTensor:
+def _record_tensor(
+    storage: Any, offset: int, shape: Any, stride: Any, grad: bool, hooks: Any, *more: Any
+) -> _PickledTensor:
     """The arguments of torch's functions of that kind; the third version's has its type at the end."""
     dtype = more[0] if more else storage[0]
     if not isinstance(dtype, torch.dtype):

@@ -13,13 +13,13 @@ from hyperpod_kit.errors import CheckpointError
 
 PARTITION = "zero_pp_rank_"
 """In the name of a file that is one rank's alone."""
-OWN = ("words", "generators", f"files.*{PARTITION}*")
+PER_RANK_PATTERNS = ("words", "generators", f"files.*{PARTITION}*")
 """What of the state each rank has for itself, as StateDict names it."""
-_HELD = "hyperpod_kit.tensor"
+_TENSOR_KEY = "hyperpod_kit.tensor"
 """Key of what stands in the place of a tensor: its number."""
 
 
-def own_classes() -> list[Any]:
+def deepspeed_classes() -> list[Any]:
     """Of DeepSpeed's classes those that its files hold. Raises ImportError."""
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -28,33 +28,34 @@ def own_classes() -> list[Any]:
     return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
 
 
-def known_classes() -> list[Any]:
-    """Those of `own_classes`, none where DeepSpeed is not installed."""
+def available_classes() -> list[Any]:
+    """Those of `deepspeed_classes`, none where DeepSpeed is not installed."""
     with contextlib.suppress(ImportError):
-        return own_classes()
+        return deepspeed_classes()
     return []
 
 
-def split(said: Any, held: list[torch.Tensor]) -> Any:
-    """`said` with `{_HELD: number}` in the place of each tensor, which goes to `held`."""
-    if isinstance(said, torch.Tensor):
-        held.append(said)
-        return {_HELD: len(held) - 1}
-    if isinstance(said, dict):
-        return {key: split(item, held) for key, item in said.items()}
-    if type(said) in (list, tuple):
-        return type(said)(split(item, held) for item in said)
-    return said
+def extract_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """`value` with `{_HELD: number}` in the place of each tensor, which goes to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {_TENSOR_KEY: len(tensors) - 1}
+    if isinstance(value, dict):
+        return {key: extract_tensors(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(extract_tensors(item, tensors) for item in value)
+    return value
 
 
-def joined(said: Any, held: Mapping[str, torch.Tensor]) -> Any:
-    """Undo `split`; `held`: number, as text -> tensor. Raises CheckpointError for a tensor that is not there."""
-    if isinstance(said, dict):
-        if said.keys() == {_HELD}:
-            if str(said[_HELD]) not in held:
+def insert_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Undo `extract_tensors`; `tensors`: number, as text -> tensor. Raises CheckpointError for a tensor that is not
+    there."""
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR_KEY}:
+            if str(value[_TENSOR_KEY]) not in tensors:
                 raise CheckpointError("the checkpoint has other tensors than DeepSpeed's engine")
-            return held[str(said[_HELD])]
-        return {key: joined(item, held) for key, item in said.items()}
-    if type(said) in (list, tuple):
-        return type(said)(joined(item, held) for item in said)
-    return said
+            return tensors[str(value[_TENSOR_KEY])]
+        return {key: insert_tensors(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(insert_tensors(item, tensors) for item in value)
+    return value

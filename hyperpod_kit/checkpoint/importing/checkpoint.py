@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hyperpod_kit.checkpoint.formats import dcp_folder, safetensors_files
-from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, no_progress
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles, open_files
 from hyperpod_kit.checkpoint.importing import (
     from_dcp,
@@ -41,15 +41,16 @@ class ImportedCheckpoint:
     already: bool = False
 
 
-class _Found(NamedTuple):
-    """A source that was looked at. `step`: None where it does not say. `place`: where the files are, if elsewhere."""
+class _ImportSource(NamedTuple):
+    """A source that was looked at. `step`: None where it does not say. `files_directory`: where the files are, if
+    elsewhere."""
 
     step: int | None
     ranks: int
     parts: Iterator[RankPart]
     bytes: int
     unchecked: int
-    place: Path | None = None
+    files_directory: Path | None = None
 
 
 def import_checkpoint(
@@ -60,7 +61,7 @@ def import_checkpoint(
     tag: str | None = None,
     step: int | None = None,
     dry_run: bool = False,
-    progress: Progress = unsaid,
+    progress: Progress = no_progress,
 ) -> ImportedCheckpoint:
     """Commit what lies at `source` to the root `where`, which must not have a checkpoint but the one that this makes:
     then nothing is done.
@@ -82,73 +83,82 @@ def import_checkpoint(
     if step is not None and step < 0:
         raise UsageError(f"step is {step}, expected 0 or more")
     store = as_store(where)
-    path = origin.place_of(source)
+    path = origin.source_path(source)
     if not path.exists():
         raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
     with open_files() as files:
-        found = _deepspeed(path, tag) if kind == "deepspeed" else _KINDS[kind](files, path)
-        chosen = step if step is not None else found.step if found.step is not None else _number_of(path)
-        of = origin.identity(found.place or path, kind, chosen)
-        there = origin.made_from(store, of)
-        if there is not None:
-            attempt, body = there
+        inspected = _inspect_deepspeed(path, tag) if kind == "deepspeed" else _INSPECTORS[kind](files, path)
+        if step is not None:
+            chosen_step = step
+        elif inspected.step is not None:
+            chosen_step = inspected.step
+        else:
+            chosen_step = _step_in_name(path)
+        source_id = origin.fingerprint(inspected.files_directory or path, kind, chosen_step)
+        existing = origin.find_import(store, source_id)
+        if existing is not None:
+            checkpoint_id, body = existing
             return ImportedCheckpoint(
-                attempt, chosen, body.world, body.tensors, found.bytes, found.unchecked, already=True
+                checkpoint_id, chosen_step, body.world, body.tensors, inspected.bytes, inspected.unchecked, already=True
             )
         if dry_run:
-            made = new_root.looked_at(found.ranks, found.parts)
+            imported = new_root.preview(inspected.ranks, inspected.parts)
         else:
-            said = {"writer": f"import-{kind}", origin.SOURCE: of}
-            done = CountedBytes(found.bytes, progress)
-            made = new_root.write(store, chosen, found.ranks, found.parts, said, done)
-    return ImportedCheckpoint(made.attempt, chosen, found.ranks, made.tensors, found.bytes, found.unchecked)
+            versions = {"writer": f"import-{kind}", origin.SOURCE: source_id}
+            counted = CountedBytes(inspected.bytes, progress)
+            imported = new_root.write(store, chosen_step, inspected.ranks, inspected.parts, versions, counted)
+    return ImportedCheckpoint(
+        imported.checkpoint_id, chosen_step, inspected.ranks, imported.tensors, inspected.bytes, inspected.unchecked
+    )
 
 
-def _deepspeed(path: Path, tag: str | None) -> _Found:
-    found = from_deepspeed.checked(path, tag)
-    ranks = len(found.files)
-    parts = new_root.parts_of(from_deepspeed.states(found), ranks)
-    return _Found(found.step, ranks, parts, found.bytes, found.unchecked, found.path)
+def _inspect_deepspeed(path: Path, tag: str | None) -> _ImportSource:
+    folder = from_deepspeed.inspect_tag(path, tag)
+    ranks = len(folder.files)
+    parts = new_root.parts_of_states(from_deepspeed.rank_states(folder), ranks)
+    return _ImportSource(folder.step, ranks, parts, folder.bytes, folder.unchecked, folder.path)
 
 
-def _dcp(files: ImportedFiles, path: Path) -> _Found:
-    found = dcp_folder.looked_at(files, path)
-    return _Found(None, found.most_boxes, from_dcp.parts(files, found), found.bytes, found.unchecked)
+def _inspect_dcp(files: ImportedFiles, path: Path) -> _ImportSource:
+    folder = dcp_folder.inspect_folder(files, path)
+    return _ImportSource(None, folder.max_chunks, from_dcp.rank_parts(files, folder), folder.bytes, folder.unchecked)
 
 
-def _huggingface(files: ImportedFiles, path: Path) -> _Found:
-    found = safetensors_files.of_folder(files, path)
-    return _Found(from_weights.step_of(path), 1, from_weights.parts(found), found.bytes, found.unchecked)
+def _inspect_huggingface(files: ImportedFiles, path: Path) -> _ImportSource:
+    weights = safetensors_files.inspect_folder(files, path)
+    return _ImportSource(
+        from_weights.trainer_step(path), 1, from_weights.rank_parts(weights), weights.bytes, weights.unchecked
+    )
 
 
-def _megatron(files: ImportedFiles, path: Path) -> _Found:
-    found = from_megatron.looked_at(files, path)
-    boxes, common = found.found, found.common
-    parts = from_megatron.parts(files, found)
-    return _Found(found.step, 1, parts, boxes.bytes + common.bytes, boxes.unchecked + common.unchecked)
+def _inspect_megatron(files: ImportedFiles, path: Path) -> _ImportSource:
+    folder = from_megatron.inspect_folder(files, path)
+    dcp, common = folder.dcp, folder.common
+    parts = from_megatron.rank_parts(files, folder)
+    return _ImportSource(folder.step, 1, parts, dcp.bytes + common.bytes, dcp.unchecked + common.unchecked)
 
 
-def _safetensors(files: ImportedFiles, path: Path) -> _Found:
-    found = safetensors_files.of_file(files, path)
-    return _Found(0, 1, from_weights.parts(found), found.bytes, found.unchecked)
+def _inspect_safetensors(files: ImportedFiles, path: Path) -> _ImportSource:
+    weights = safetensors_files.inspect_file(files, path)
+    return _ImportSource(0, 1, from_weights.rank_parts(weights), weights.bytes, weights.unchecked)
 
 
-def _torch(files: ImportedFiles, path: Path) -> _Found:
-    found = from_torch.looked_at(path)
-    return _Found(None, 1, from_torch.parts(found), found.bytes, found.unchecked)
+def _inspect_torch(files: ImportedFiles, path: Path) -> _ImportSource:
+    file = from_torch.load_file(path)
+    return _ImportSource(None, 1, from_torch.rank_parts(file), file.bytes, file.unchecked)
 
 
-_KINDS: dict[str, Callable[[ImportedFiles, Path], _Found]] = {
-    "dcp": _dcp,
-    "huggingface": _huggingface,
-    "megatron": _megatron,
-    "safetensors": _safetensors,
-    "torch": _torch,
+_INSPECTORS: dict[str, Callable[[ImportedFiles, Path], _ImportSource]] = {
+    "dcp": _inspect_dcp,
+    "huggingface": _inspect_huggingface,
+    "megatron": _inspect_megatron,
+    "safetensors": _inspect_safetensors,
+    "torch": _inspect_torch,
 }
-SOURCES = tuple(sorted([*_KINDS, "deepspeed"]))
+SOURCES = tuple(sorted([*_INSPECTORS, "deepspeed"]))
 
 
-def _number_of(path: Path) -> int:
+def _step_in_name(path: Path) -> int:
     """The last number in its name. Raises UsageError where there is none."""
     numbers = re.findall(r"\d+", path.resolve().name)
     if not numbers:

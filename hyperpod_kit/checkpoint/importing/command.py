@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
-from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress
 from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import source_owner, terminal
@@ -46,36 +46,42 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
     return ending.raised(
-        lambda: on_paths.bounded(lambda: _import(args), (args.source, args.output)),
+        lambda: on_paths.run_bounded(lambda: _import(args), (args.source, args.output)),
         lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
     )
 
 
 def _import(args: argparse.Namespace) -> int:
     with source_owner.reading([args.source]):
-        made = import_checkpoint(
+        imported = import_checkpoint(
             args.source,
             args.kind,
             args.output,
             tag=args.tag,
             step=args.step,
             dry_run=args.dry_run,
-            progress=SaidProgress("imported"),
+            progress=TerminalProgress("imported"),
         )
     if args.json:
-        terminal.data({**asdict(made), "output": args.output, "dry_run": args.dry_run})
+        terminal.data({**asdict(imported), "output": args.output, "dry_run": args.dry_run})
         return 0
-    if made.unchecked:
-        what = "tensors" if args.kind in ("dcp", "megatron") else "files"
+    if imported.unchecked:
+        unit = "files"
+        if args.kind in ("dcp", "megatron"):
+            unit = "tensors"
         terminal.say(
-            f"{made.unchecked} {what} were written without check sums: a changed byte would not have been seen"
+            f"{imported.unchecked} {unit} were written without check sums: a changed byte would not have been seen"
         )
-    of = f" of {made.ranks} ranks" if args.kind == "deepspeed" else ""
-    if made.already:
-        done = f"imported before, it is {made.attempt} of {args.output}"
+    ranks_text = ""
+    if args.kind == "deepspeed":
+        ranks_text = f" of {imported.ranks} ranks"
+    if imported.already:
+        outcome = f"imported before, it is {imported.attempt} of {args.output}"
     elif args.dry_run:
-        done = f"nothing was written to {args.output}"
+        outcome = f"nothing was written to {args.output}"
     else:
-        done = f"committed as {made.attempt} to {args.output}"
-    terminal.out(f"step {made.step}{of}: {made.tensors} tensors, {made.bytes} bytes of files, {done}")
+        outcome = f"committed as {imported.attempt} to {args.output}"
+    terminal.out(
+        f"step {imported.step}{ranks_text}: {imported.tensors} tensors, {imported.bytes} bytes of files, {outcome}"
+    )
     return 0

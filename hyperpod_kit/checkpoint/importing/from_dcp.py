@@ -14,42 +14,44 @@ from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.errors import CheckpointError
 
 
-def parts(files: ImportedFiles, found: DcpFolder) -> Iterator[RankPart]:
+def rank_parts(files: ImportedFiles, folder: DcpFolder) -> Iterator[RankPart]:
     """As many shards as a tensor has boxes at most, each with one box of each. Raises UsageError, CheckpointError."""
-    made = ImportedTree()
-    items: dict[str, Any] = {name: made.place(name) for name in found.boxes}
-    items.update((name, dcp_folder.value_of(files, found, name)) for name in found.values)
-    tree = made.encoded(_nested(items, found))
-    for number in range(found.most_boxes):
-        held = [boxes[number] for boxes in found.boxes.values() if number < len(boxes)]
-        yield RankPart([*held, *(made.pieces if not number else ())], tree)
+    imported = ImportedTree()
+    items: dict[str, Any] = {name: imported.placeholder(name) for name in folder.chunks}
+    items.update((name, dcp_folder.load_value(files, folder, name)) for name in folder.values)
+    tree = imported.encode(_nested(items, folder))
+    for number in range(folder.max_chunks):
+        pieces = [boxes[number] for boxes in folder.chunks.values() if number < len(boxes)]
+        if number == 0:
+            pieces += imported.pieces
+        yield RankPart(pieces, tree)
 
 
-class _Keys(dict[Any, Any]):
+class _PathContainer(dict[Any, Any]):
     """A container of the paths, and not of a value."""
 
 
-def _nested(items: dict[str, Any], found: DcpFolder) -> dict[Any, Any]:
-    made = _Keys()
+def _nested(items: dict[str, Any], folder: DcpFolder) -> dict[Any, Any]:
+    root = _PathContainer()
     for name, item in items.items():
-        path = found.paths.get(name, (name,))
-        inner = made
+        path = folder.paths.get(name, (name,))
+        inner = root
         for key in path[:-1]:
-            inner = inner.setdefault(key, _Keys())
-            if not isinstance(inner, _Keys):
-                raise CheckpointError(f"{found.path} has {name} below a value")
+            inner = inner.setdefault(key, _PathContainer())
+            if not isinstance(inner, _PathContainer):
+                raise CheckpointError(f"{folder.path} has {name} below a value")
         if path[-1] in inner:
-            raise CheckpointError(f"{found.path} has two items at {name}")
+            raise CheckpointError(f"{folder.path} has two items at {name}")
         inner[path[-1]] = item
-    return {name: _listed(item) for name, item in made.items()}
+    return {name: _with_lists(item) for name, item in root.items()}
 
 
-def _listed(value: Any) -> Any:
+def _with_lists(value: Any) -> Any:
     """Numbers in a path are those of a list."""
-    if not isinstance(value, _Keys):
+    if not isinstance(value, _PathContainer):
         return value
     if not all(isinstance(key, int) for key in value):
-        return {key: _listed(item) for key, item in value.items()}
+        return {key: _with_lists(item) for key, item in value.items()}
     if sorted(value) != list(range(len(value))):
         raise CheckpointError(f"a list in it has the items {sorted(value)[:8]}")
-    return [_listed(value[number]) for number in range(len(value))]
+    return [_with_lists(value[number]) for number in range(len(value))]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.formats import torch_files
-from hyperpod_kit.checkpoint.formats.byte_sources import named
+from hyperpod_kit.checkpoint.formats.byte_sources import descriptor_path
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.errors import Absent, UsageError
@@ -28,29 +28,29 @@ class TorchFile(NamedTuple):
     unchecked: int
 
 
-def looked_at(path: Path) -> TorchFile:
+def load_file(path: Path) -> TorchFile:
     """Raises UsageError for what is no dict, or of classes that are not taken over, CheckpointError, OSError."""
     if not path.is_file():
         raise Absent(f"{path} is no file", hint="name a file that torch.save wrote")
-    summed = torch_files.is_sound(path, AGAIN)
+    has_checksums = torch_files.verify_checksums(path, AGAIN)
     try:
-        with torch_files.damage_said(path, AGAIN), named(path) as there:
-            said = torch.load(there, map_location="cpu", mmap=True, weights_only=True)
+        with torch_files.damage_as_checkpoint_error(path, AGAIN), descriptor_path(path) as open_path:
+            values = torch.load(open_path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
-            f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",
+            f"{path} holds values of classes that are not taken over: {torch_files.refused_class(err)}",
             hint="save dicts, tensors and plain values: model.state_dict() in the place of the model",
         ) from None
-    if not isinstance(said, dict) or not said:
-        raise UsageError(f"{path} holds a {type(said).__name__}, expected a dict that is not empty", hint=AGAIN)
-    return TorchFile(path, said, path.stat().st_size, int(not summed))
+    if not isinstance(values, dict) or not values:
+        raise UsageError(f"{path} holds a {type(values).__name__}, expected a dict that is not empty", hint=AGAIN)
+    return TorchFile(path, values, path.stat().st_size, int(not has_checksums))
 
 
-def parts(found: TorchFile) -> Iterator[RankPart]:
+def rank_parts(file: TorchFile) -> Iterator[RankPart]:
     """One shard. A dict of tensors alone is a model's. Raises UsageError, StateNotSerializable."""
-    values = found.values
+    values = file.values
     if all(isinstance(value, torch.Tensor) for value in values.values()):
         values = {"model": values}
-    made = ImportedTree()
-    tree = made.encoded(values)
-    yield RankPart(made.pieces, tree)
+    imported = ImportedTree()
+    tree = imported.encode(values)
+    yield RankPart(imported.pieces, tree)

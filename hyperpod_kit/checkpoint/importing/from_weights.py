@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.formats.byte_sources import text_of
+from hyperpod_kit.checkpoint.formats.byte_sources import read_small_file
 from hyperpod_kit.checkpoint.formats.safetensors_files import PRETRAINED, WeightFiles
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
@@ -19,25 +19,27 @@ _MOST = 1 << 30
 _FOLDER = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
-def parts(found: WeightFiles) -> Iterator[RankPart]:
+def rank_parts(weights: WeightFiles) -> Iterator[RankPart]:
     """One shard. Raises StateNotSerializable."""
-    made = ImportedTree()
-    model = {name: made.place(f"model.{name}") for name in found.pieces}
-    tree = made.encoded({"model": model, "extra": {PRETRAINED: found.texts} if found.texts else {}})
+    imported = ImportedTree()
+    model = {name: imported.placeholder(f"model.{name}") for name in weights.pieces}
+    tree = imported.encode({"model": model, "extra": {PRETRAINED: weights.texts} if weights.texts else {}})
     yield RankPart(
-        [piece._replace(spec=piece.spec._replace(name=f"model.{name}")) for name, piece in found.pieces.items()], tree
+        [piece._replace(spec=piece.spec._replace(name=f"model.{name}")) for name, piece in weights.pieces.items()], tree
     )
 
 
-def step_of(folder: Path) -> int:
+def trainer_step(folder: Path) -> int:
     """That of the Trainer whose checkpoint it is, else 0. Raises CheckpointError."""
     path = folder / _STATE
     if path.is_file():
         try:
-            step = json_object(text_of(path, _MOST), _MOST)["global_step"]
+            step = json_object(read_small_file(path, _MOST), _MOST)["global_step"]
         except (ValueError, KeyError) as err:
             raise CheckpointError(f"{path} is damaged: {err!r}", hint="--step says which step it is of") from None
         if type(step) is int and step >= 0:
             return step
-    named = _FOLDER.fullmatch(folder.resolve().name)
-    return int(named.group(1)) if named else 0
+    match = _FOLDER.fullmatch(folder.resolve().name)
+    if match:
+        return int(match.group(1))
+    return 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import codec, replica_assignment
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, ImportedPiece, TensorBytes
 from hyperpod_kit.checkpoint.repository import (
@@ -46,30 +46,32 @@ class RankPart(NamedTuple):
 class WrittenRoot(NamedTuple):
     """The attempt that was committed; `bytes` are those of its shards."""
 
-    attempt: str
+    checkpoint_id: str
     tensors: int
     bytes: int
 
 
-def parts_of(states: Iterator[State], world: int) -> Iterator[RankPart]:
+def parts_of_states(states: Iterator[State], world: int) -> Iterator[RankPart]:
     """The states of the ranks, which are yielded in their order, as the ranks would have saved them. Raises
     StateNotSerializable, and what `states` raises."""
     for rank, state in zip(range(world), states, strict=True):
-        found = state.tensors(_rank_of(rank, world))
-        pieces = [ImportedPiece(piece.spec, TensorBytes(piece.tensor)) for piece in _written_by(rank, found).values()]
-        yield RankPart(pieces, found.tree, found.plan)
+        tensors = state.tensors(_ranks_for(rank, world))
+        pieces = [
+            ImportedPiece(piece.spec, TensorBytes(piece.tensor)) for piece in _pieces_written_by(rank, tensors).values()
+        ]
+        yield RankPart(pieces, tensors.tree, tensors.plan)
 
 
-def looked_at(world: int, parts: Iterator[RankPart]) -> WrittenRoot:
+def preview(world: int, parts: Iterator[RankPart]) -> WrittenRoot:
     """What `write` would commit, of which no tensor is read: no attempt. Raises CheckpointError, and what `parts`
     raise."""
     placed: dict[int, Sequence[Placed]] = {}
     size = 0
     for rank, part in zip(range(world), parts, strict=True):
         specs = [piece.spec for piece in part.pieces]
-        made = lay_out(specs, rank=rank, world=world, run="", plan=part.plan, algorithm=digest.best())
-        placed[rank] = made.tensors
-        size += made.size
+        shard_layout = lay_out(specs, rank=rank, world=world, run="", plan=part.plan, algorithm=digest.best())
+        placed[rank] = shard_layout.tensors
+        size += shard_layout.size
     table = index.build(placed)
     coverage.check(table)
     return WrittenRoot("", len(table.tensors()), size)
@@ -86,10 +88,10 @@ def write(
     """Commit the part of each rank, which `parts` yields in their order; `versions`: what the manifest says beside
     those of the libraries; `progress` is told how many bytes were written. What fails leaves nothing that counts.
     Raises RunIsOwned, CheckpointError, OSError, and what `parts` and their sources raise."""
-    whose = identity.open_root(store)
-    epoch = commit.claim_epoch(store, whose, above=0, job={})
-    seq = catalog.highest(store)[1] + 1
-    attempt = str(layout.AttemptName(seq, step, epoch, secrets.token_hex(3)))
+    run_identity = identity.open_root(store)
+    epoch = commit.claim_epoch(store, run_identity, above=0, job={})
+    seq = catalog.highest_epoch_and_seq(store)[1] + 1
+    checkpoint_id = str(layout.CheckpointId(seq, step, epoch, secrets.token_hex(3)))
     algorithm = digest.best()
     texts: dict[int, tuple[tuple[str, str], ...]] = {}
     placed: dict[int, Sequence[Placed]] = {}
@@ -97,31 +99,31 @@ def write(
     plans: list[str] = []
     try:
         for rank, part in zip(range(world), parts, strict=True):
-            made = lay_out(
+            shard_layout = lay_out(
                 [piece.spec for piece in part.pieces],
                 rank=rank,
                 world=world,
-                run=whose.run_id,
+                run=run_identity.run_id,
                 plan=part.plan,
                 algorithm=algorithm,
             )
-            head = made.header(epoch, seq, step)
+            head = shard_layout.header(epoch, seq, step)
             sources = {piece.spec.name: piece.source for piece in part.pieces}
-            content = _Content(made, head, sources, progress)
-            records.append(_shard(store, attempt, rank, made, content, algorithm))
+            content = _ShardContent(shard_layout, head, sources, progress)
+            records.append(_write_shard(store, checkpoint_id, rank, shard_layout, content, algorithm))
             tree = {**part.tree, "save": {"parent": None, "metrics": {}}}
-            texts[rank] = tuple((key, codec.text_of(value).decode()) for key, value in tree.items())
-            placed[rank], plans = made.tensors, [*plans, part.plan]
+            texts[rank] = tuple((key, codec.to_json_text(value).decode()) for key, value in tree.items())
+            placed[rank], plans = shard_layout.tensors, [*plans, part.plan]
         if len(set(plans)) > 1:
             raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
         table = index.build(placed)
         coverage.check(table)
         typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
-        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step), typed=typed)
+        extra = extra_state.encode(texts, {}, stages=False, checkpoint_key=(epoch, seq, step), typed=typed)
         entries = rows.encode(placed)
         body = Manifest(
-            run=whose.run,
-            run_id=whose.run_id,
+            run=run_identity.run,
+            run_id=run_identity.run_id,
             epoch=epoch,
             seq=seq,
             step=step,
@@ -137,44 +139,50 @@ def write(
             index=FileRecord.of(layout.INDEX_FILE, entries),
             versions={"hyperpod_kit": version(), "torch": torch.__version__, **versions},
         )
-        commit.commit(store, attempt, body, extra, entries)
+        commit.commit(store, checkpoint_id, body, extra, entries)
     except BaseException:
         with contextlib.suppress(CheckpointError, OSError):
-            retention.remove(store, attempt)
+            retention.remove(store, checkpoint_id)
         raise
-    return WrittenRoot(attempt, body.tensors, body.total_bytes)
+    return WrittenRoot(checkpoint_id, body.tensors, body.total_bytes)
 
 
-def _rank_of(rank: int, world: int) -> Ranks:
+def _ranks_for(rank: int, world: int) -> Ranks:
     ranks = Ranks(alone=True)
     ranks.rank, ranks.world = rank, world
     return ranks
 
 
-def _written_by(rank: int, found: StateTensors) -> dict[str, Any]:
+def _pieces_written_by(rank: int, tensors: StateTensors) -> dict[str, Any]:
     """What lies in the rank's shard: what is its own, and its share of what all hold."""
-    owners = replica_assignment.owner(found.pieces)
+    owners = replica_assignment.assign_owners(tensors.pieces)
     return {
-        piece.spec.name: piece for piece in found.pieces if owners[piece.spec.name] == piece.replica[0] or piece.own
+        piece.spec.name: piece
+        for piece in tensors.pieces
+        if owners[piece.spec.name] == piece.replica[0] or piece.is_per_rank
     }
 
 
-def _shard(store: Store, attempt: str, rank: int, made: ShardLayout, content: _Content, algorithm: str) -> FileRecord:
+def _write_shard(
+    store: Store, checkpoint_id: str, rank: int, shard_layout: ShardLayout, content: _ShardContent, algorithm: str
+) -> FileRecord:
     alg = digest.algorithm(algorithm)
     name = layout.shard_file(rank)
     buffer = stream.Buffer(digest.CHUNK)
     leaves = bytearray()
-    writer = store.open_write(f"{attempt}/{name}", made.size)
+    writer = store.open_write(f"{checkpoint_id}/{name}", shard_layout.size)
     try:
-        for begin in range(0, made.data_end, digest.CHUNK):
-            end = min(begin + digest.CHUNK, made.data_end)
+        for begin in range(0, shard_layout.data_end, digest.CHUNK):
+            end = min(begin + digest.CHUNK, shard_layout.data_end)
             view = buffer.view[: end - begin]
             content.fill(view, begin)
             leaves += alg.leaf(view)
-            if end < made.data_end:
+            if end < shard_layout.data_end:
                 writer.write(view, begin)
                 continue
-            last = stream.Buffer(made.size - begin).view[: made.size - begin]  # the leaves lie right behind
+            last = stream.Buffer(shard_layout.size - begin).view[
+                : shard_layout.size - begin
+            ]  # the leaves lie right behind
             last[: len(view)] = view
             last[len(view) :] = leaves
             writer.write(last, begin)
@@ -182,18 +190,18 @@ def _shard(store: Store, attempt: str, rank: int, made: ShardLayout, content: _C
     except BaseException:
         writer.abort()
         raise
-    return FileRecord(name, made.size, digest.root(alg, bytes(leaves), made.size), rank)
+    return FileRecord(name, shard_layout.size, digest.root(alg, bytes(leaves), shard_layout.size), rank)
 
 
-class _Content:
+class _ShardContent:
     """The bytes of a shard before its leaves, asked for in their order."""
 
     def __init__(
-        self, made: ShardLayout, head: bytes, sources: Mapping[str, ByteSource], progress: Callable[[int], None]
+        self, shard_layout: ShardLayout, head: bytes, sources: Mapping[str, ByteSource], progress: Callable[[int], None]
     ) -> None:
         self._head, self._sources, self._progress = head, sources, progress
-        self._left = [placed for placed in made.tensors if placed.end > placed.begin]
-        self._left.sort(key=lambda placed: placed.begin, reverse=True)
+        self._remaining = [placed for placed in shard_layout.tensors if placed.end > placed.begin]
+        self._remaining.sort(key=lambda placed: placed.begin, reverse=True)
 
     def fill(self, view: memoryview, begin: int) -> None:
         """`view` lies at `begin` in the file."""
@@ -203,10 +211,10 @@ class _Content:
             at = min(end, len(self._head))
             view[: at - begin] = self._head[begin:at]
         while at < end:
-            placed = self._left[-1]
-            upto = min(end, placed.end)
-            self._sources[placed.spec.name].read(view[at - begin : upto - begin], at - placed.begin)
-            at = upto
+            placed = self._remaining[-1]
+            copy_end = min(end, placed.end)
+            self._sources[placed.spec.name].read(view[at - begin : copy_end - begin], at - placed.begin)
+            at = copy_end
             if at == placed.end:
-                self._left.pop()
+                self._remaining.pop()
         self._progress(len(view))

@@ -16,7 +16,7 @@ SOURCE = "source"
 """Key of it in a manifest's `versions`."""
 
 
-def place_of(source: str | os.PathLike[str]) -> Path:
+def source_path(source: str | os.PathLike[str]) -> Path:
     """Raises UsageError for a URL."""
     if "://" in os.fspath(source):
         raise UsageError(
@@ -26,25 +26,27 @@ def place_of(source: str | os.PathLike[str]) -> Path:
     return Path(source)
 
 
-def identity(place: Path, kind: str, step: int) -> str:
-    """Of what lies at `place` (of a directory what is right in it): names, sizes and times. Raises OSError."""
-    real = place.resolve()
-    files = [real] if not real.is_dir() else sorted(path for path in real.iterdir() if path.is_file())
+def fingerprint(source: Path, kind: str, step: int) -> str:
+    """Of what lies at `source` (of a directory what is right in it): names, sizes and times. Raises OSError."""
+    resolved = source.resolve()
+    files = [resolved]
+    if resolved.is_dir():
+        files = sorted(path for path in resolved.iterdir() if path.is_file())
     facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps([str(real), kind, step, facts]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([str(resolved), kind, step, facts]).encode()).hexdigest()
 
 
-def made_from(store: Store, of: str) -> tuple[str, Manifest] | None:
-    """The attempt that was imported from `of`. Raises UsageError for a root that has others alone, OSError."""
+def find_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
+    """The attempt that was imported from `source_id`. Raises UsageError for a root that has others alone, OSError."""
     committed = [entry.attempt for entry in catalog.newest_first(store) if entry.committed]
-    for attempt in reversed(committed):  # the first one, where there is one
+    for checkpoint_id in reversed(committed):  # the first one, where there is one
         try:
-            body = verify.read_manifest(store, attempt)
+            body = verify.read_manifest(store, checkpoint_id)
         except CheckpointError:
             continue
-        if body.versions.get(SOURCE) == of:
-            return attempt, body
+        if body.versions.get(SOURCE) == source_id:
+            return checkpoint_id, body
     if committed:
         raise UsageError(f"{store.url} has checkpoints, {committed[0]} for one", hint="name a root that has none")
-    selection.refuse_lost(store)
+    selection.require_no_lost_commits(store)
     return None

@@ -28,14 +28,14 @@ class Runs:
             self.count *= extent
         self._walked = tuple(zip(reversed(extents[:outer]), reversed(steps[:outer])))
 
-    def of(self, first: int, last: int) -> Iterator[Tuple[int, int, int]]:
+    def map_bytes(self, first: int, last: int) -> Iterator[Tuple[int, int, int]]:
         """(offset in the box, offset in the tensor, bytes) of the box's bytes [first, last)."""
         while first < last:
             number, inside = divmod(first, self.length)
             size = min(self.length - inside, last - first)
-            at = self.begin + inside
+            offset = self.begin + inside
             for extent, step in self._walked:
-                number, place = divmod(number, extent)
-                at += place * step
-            yield first, at, size
+                number, coordinate = divmod(number, extent)
+                offset += coordinate * step
+            yield first, offset, size
             first += size

@@ -20,7 +20,7 @@ _WIDTH = 10**6
 """From this seq on names are longer, and their order is no longer that of the numbers."""
 
 
-class AttemptEntry(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """The directory of one save below a root.
 
     Attributes:
@@ -31,20 +31,20 @@ class AttemptEntry(NamedTuple):
     """
 
     attempt: str
-    name: layout.AttemptName
+    name: layout.CheckpointId
     committed: bool
     marked: bool = False
 
     @property
     def order(self) -> tuple[int, int, str]:
         """Sort key: (epoch, seq), never the step; the nonce only makes the order total."""
-        return order(self.name)
+        return sort_key(self.name)
 
 
 class _Names(NamedTuple):
     """Attempts, newest first, and which of them have a tombstone."""
 
-    attempts: List[layout.AttemptName]
+    ids: List[layout.CheckpointId]
     marked: frozenset[str]
 
 
@@ -56,15 +56,15 @@ class _Tail(NamedTuple):
     epoch: int
 
 
-def order(name: layout.AttemptName) -> tuple[int, int, str]:
+def sort_key(name: layout.CheckpointId) -> tuple[int, int, str]:
     """Sort key of attempts; the greatest is the newest."""
     return (name.epoch, name.seq, name.nonce)
 
 
 def _parse(listed: List[str]) -> _Names:
-    parsed = [layout.parse_attempt(name[:-1]) for name in listed if name.endswith("/")]
-    marked = frozenset(found for found in map(layout.parse_tombstone, listed) if found is not None)
-    return _Names(sorted((name for name in parsed if name is not None), key=order, reverse=True), marked)
+    parsed = [layout.parse_checkpoint_id(name[:-1]) for name in listed if name.endswith("/")]
+    marked = frozenset(tombstoned for tombstoned in map(layout.parse_tombstone, listed) if tombstoned is not None)
+    return _Names(sorted((name for name in parsed if name is not None), key=sort_key, reverse=True), marked)
 
 
 def _tail(store: Store) -> Optional[_Tail]:
@@ -80,38 +80,40 @@ def _tail(store: Store) -> Optional[_Tail]:
         if number is None:
             continue
         try:
-            begun = manifest.open_json(store.read(name), name).get("first_seq")
+            first_seq = manifest.open_json(store.read(name), name).get("first_seq")
         except (CheckpointError, FileNotFoundError):
             return None
-        if not isinstance(begun, int):
+        if not isinstance(first_seq, int):
             return None
-        first, epoch = min(first, begun), max(epoch, number)
-    names = _parse(store.list(after=layout.attempts_from(first)))
-    greatest = max((name.seq for name in names.attempts), default=0)
-    if hint not in names.attempts or (greatest >= _WIDTH * 9 // 10):
+        first, epoch = min(first, first_seq), max(epoch, number)
+    names = _parse(store.list(after=layout.first_id_from(first)))
+    greatest = max((name.seq for name in names.ids), default=0)
+    if hint not in names.ids or (greatest >= _WIDTH * 9 // 10):
         return None
-    return _Tail(names, order(hint), epoch)
+    return _Tail(names, sort_key(hint), epoch)
 
 
-def newest_first(where: Where) -> Iterator[AttemptEntry]:
+def newest_first(where: Where) -> Iterator[CheckpointEntry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
     store = as_store(where)
     tail = None if store.capabilities.local else _tail(store)
-    given = set()
+    yielded = set()
     if tail is not None:
-        for name in tail.names.attempts:
-            if order(name) >= tail.floor:
-                given.add(name)
+        for name in tail.names.ids:
+            if sort_key(name) >= tail.floor:
+                yielded.add(name)
                 yield _entry(store, name, tail.names)
     names = _parse(store.list())
-    for name in names.attempts:
-        if name not in given:
+    for name in names.ids:
+        if name not in yielded:
             yield _entry(store, name, names)
 
 
-def _entry(store: Store, name: layout.AttemptName, names: _Names) -> AttemptEntry:
-    attempt = str(name)
-    return AttemptEntry(attempt, name, store.exists(f"{attempt}/{layout.MANIFEST_FILE}"), attempt in names.marked)
+def _entry(store: Store, name: layout.CheckpointId, names: _Names) -> CheckpointEntry:
+    checkpoint_id = str(name)
+    return CheckpointEntry(
+        checkpoint_id, name, store.exists(f"{checkpoint_id}/{layout.MANIFEST_FILE}"), checkpoint_id in names.marked
+    )
 
 
 def newest_committed(where: Where) -> Optional[str]:
@@ -119,7 +121,7 @@ def newest_committed(where: Where) -> Optional[str]:
     return next((entry.attempt for entry in newest_first(where) if entry.committed), None)
 
 
-def attempts(where: Where) -> List[AttemptEntry]:
+def attempts(where: Where) -> List[CheckpointEntry]:
     """List all saves under a root, newest first, committed or not.
 
     Args:
@@ -142,17 +144,17 @@ def attempts(where: Where) -> List[AttemptEntry]:
     """
     store = as_store(where)
     names = _parse(store.list())
-    return [_entry(store, name, names) for name in names.attempts]
+    return [_entry(store, name, names) for name in names.ids]
 
 
-def highest(where: Where) -> tuple[int, int]:
+def highest_epoch_and_seq(where: Where) -> tuple[int, int]:
     """(highest epoch, highest seq) that any start or attempt has used; 0 where there is none. Raises OSError."""
     store = as_store(where)
     tail = None if store.capabilities.local else _tail(store)
     if tail is not None:
-        found = tail.names.attempts
-        return max([tail.epoch] + [name.epoch for name in found]), max(name.seq for name in found)
+        ids = tail.names.ids
+        return max([tail.epoch] + [name.epoch for name in ids]), max(name.seq for name in ids)
     listed = store.list()
-    found = _parse(listed).attempts
+    ids = _parse(listed).ids
     starts = [layout.parse_epoch(name) or 0 for name in listed]
-    return max([0, *starts] + [name.epoch for name in found]), max([0] + [name.seq for name in found])
+    return max([0, *starts] + [name.epoch for name in ids]), max([0] + [name.seq for name in ids])

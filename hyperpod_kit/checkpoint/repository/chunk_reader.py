@@ -38,12 +38,13 @@ class Ring:
         self.free, self._cold = buffers[:readers], buffers[readers:]
         self._readers, self._spared, self._warming = readers, count - enough, 0
 
-    def is_short(self, told: bool) -> bool:
+    def is_short(self, is_delivering: bool) -> bool:
         """Whether the disk would rest for want of memory. Memory that a virtual machine touches for the first time
         comes at a fifth of the speed of its disk (0.4 GB/s were seen), so no more is taken than needed: a few buffers
-        that come back once the bytes are handed on, and all of them while nobody has `told` where to."""
+        that come back once the bytes are handed on, and all of them before `is_delivering`: while nobody has said where
+        to."""
         few = len(self.free) + self._warming < self._readers
-        return few and len(self._cold) > (max(0, self._spared) if told else 0)
+        return few and len(self._cold) > (max(0, self._spared) if is_delivering else 0)
 
     def warm(self) -> Buffer:
         """One that is to be made ready, and then given back as `warmed`."""
@@ -203,19 +204,19 @@ class Pump:
 
     def _duty(self) -> Optional[Duty]:
         """What a worker does next; None: nothing yet. The caller holds the lock."""
-        told = self._deliver is not None
+        is_delivering = self._deliver is not None
         if self._stopped:
             return Duty.END
-        if told and self._proved:
+        if is_delivering and self._proved:
             return Duty.HAND_ON
         # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
         if self._read and self._taken == 0 and self._read[0][0] == 0:
             return Duty.CHECK
-        if self._next < len(self._jobs) and self._ring.is_short(told):
+        if self._next < len(self._jobs) and self._ring.is_short(is_delivering):
             return Duty.WARM
         if self._read and self._taken > 0:
             return Duty.CHECK
-        return Duty.END if told and self._taken == len(self._jobs) else None
+        return Duty.END if is_delivering and self._taken == len(self._jobs) else None
 
     def _working_in_place(self) -> None:
         nothing = Buffer(0)
@@ -251,6 +252,6 @@ class Pump:
         self._deliver(shard, shard.bounds(index)[0], view)
 
 
-def whole(shard: Shard) -> List[Job]:
+def all_chunks(shard: Shard) -> List[Job]:
     """Every chunk of a shard, in order."""
     return [(shard, index) for index in range(shard.chunks)]

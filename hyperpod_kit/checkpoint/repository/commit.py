@@ -19,7 +19,12 @@ from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 
 
 def claim_epoch(
-    where: Where, who: identity.RunIdentity, *, above: int, job: Dict[str, Any], first_seq: Optional[int] = None
+    where: Where,
+    run_identity: identity.RunIdentity,
+    *,
+    above: int,
+    job: Dict[str, Any],
+    first_seq: Optional[int] = None,
 ) -> int:
     """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError.
 
@@ -28,13 +33,13 @@ def claim_epoch(
     where the manifest is lost later.
     """
     store = as_store(where)
-    epoch = max(above, catalog.highest(store)[0]) + 1
+    epoch = max(above, catalog.highest_epoch_and_seq(store)[0]) + 1
     committed = catalog.newest_committed(store)
     while True:
         body = {
             "format": layout.RUN_FORMAT,
-            "id": who.run_id,
-            "run": who.run,
+            "id": run_identity.run_id,
+            "run": run_identity.run,
             "epoch": epoch,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -53,7 +58,9 @@ def claim_epoch(
             epoch += 1
 
 
-def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None) -> None:
+def commit(
+    where: Where, checkpoint_id: str, body: manifest.Manifest, extra: bytes, index: Optional[bytes] = None
+) -> None:
     """Write extra.json, index.bin when given, and then the manifest; last the hint LATEST. All shards must be durable.
 
     Raises RunIsOwned when the root is another run's by now, CheckpointError, FileExistsError, OSError; what fails after
@@ -61,16 +68,16 @@ def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, in
     """
     store = as_store(where)
     failpoint("commit.before_extra")
-    _create(store, f"{attempt}/{layout.EXTRA_FILE}", extra)
+    _create(store, f"{checkpoint_id}/{layout.EXTRA_FILE}", extra)
     failpoint("commit.before_index")
     if index is not None:
-        _create(store, f"{attempt}/{layout.INDEX_FILE}", index)
+        _create(store, f"{checkpoint_id}/{layout.INDEX_FILE}", index)
     identity.confirm(store, identity.RunIdentity(body.run, body.run_id))
-    store.sync(attempt)
+    store.sync(checkpoint_id)
     failpoint("commit.before_manifest")
-    store.create(f"{attempt}/{layout.MANIFEST_FILE}", body.encode())
+    store.create(f"{checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
     failpoint("commit.after_manifest")
-    latest.write(store, attempt)
+    latest.write(store, checkpoint_id)
 
 
 def _create(store: Store, name: str, data: bytes) -> None:

@@ -33,10 +33,10 @@ from hyperpod_kit.checkpoint.repository import (
     manifest,
     pins,
     proofs,
-    rewinds,
+    rollbacks,
 )
 from hyperpod_kit.checkpoint.repository.leftovers import Leftover
-from hyperpod_kit.checkpoint.repository.rewinds import FreshStart, Rewind
+from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart, Rollback
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -45,7 +45,7 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
-OURS = "hyperpod-kit"
+KIT_KIND = "hyperpod-kit"
 """The kind of a checkpoint of ours, where a job's records name kinds."""
 
 _LEDGER = "attempts.jsonl"
@@ -60,70 +60,74 @@ _MOST_NAMED = 8
 
 
 class CommitRecord(NamedTuple):
-    """A file that says that a checkpoint was committed. `attempt`: which, or another framework's name of one; "" where
-    it can no longer be read."""
+    """A file that says that a checkpoint was committed. `checkpoint_id`: which, or another framework's name of one; ""
+    where it can no longer be read."""
 
     file: str
-    attempt: str
+    checkpoint_id: str
 
 
 @dataclass(frozen=True)
 class RootFacts:
-    """What lies under a root besides manifests. `there`: the attempts whose directories are there. `fresh_start`: the
-    newest record of a start that was meant to begin anew."""
+    """What lies under a root besides manifests. `directories`: the attempts whose directories are there. `fresh_start`:
+    the newest record of a start that was meant to begin anew."""
 
     records: Tuple[CommitRecord, ...]
-    there: FrozenSet[str] = field(default_factory=frozenset)
+    directories: FrozenSet[str] = field(default_factory=frozenset)
     fresh_start: Optional[FreshStart] = None
 
 
 class LostCommit(NamedTuple):
-    """A checkpoint that was committed, as `files` say. `there`: its directory is, without its manifest."""
+    """A checkpoint that was committed, as `files` say. `has_directory`: its directory is, without its manifest."""
 
-    attempt: str
+    checkpoint_id: str
     files: Tuple[str, ...]
-    there: bool
+    has_directory: bool
 
     @property
     def name(self) -> str:
         """Of the checkpoint, or of the file that says so where it does not name one."""
-        return self.attempt or self.files[0]
+        return self.checkpoint_id or self.files[0]
 
     @property
     def reason(self) -> str:
         """Why it cannot be restored, in words that name the evidence."""
-        if not self.attempt:
+        if not self.checkpoint_id:
             return "it is written after a commit only and cannot be read, and no checkpoint is there"
         shown = ", ".join(self.files[:3]) + (f" and {len(self.files) - 3} more" if len(self.files) > 3 else "")
-        gone = f"its {layout.MANIFEST_FILE} is gone" if self.there else "all of it is gone"
-        return f"it was committed, as {shown} {'says' if len(self.files) == 1 else 'say'}, and {gone}"
+        loss = f"its {layout.MANIFEST_FILE} is gone" if self.has_directory else "all of it is gone"
+        return f"it was committed, as {shown} {'says' if len(self.files) == 1 else 'say'}, and {loss}"
 
 
-def lost_commits(facts: RootFacts, *, ours: bool = True) -> List[LostCommit]:
+def lost_commits(facts: RootFacts, *, kit_checkpoints: bool = True) -> List[LostCommit]:
     """The checkpoints that were committed under a root that has no manifest any more, the newest first; none when
-    nothing was ever committed, or the run was meant to begin anew since. `ours`: not other frameworks'. Pure."""
+    nothing was ever committed, or the run was meant to begin anew since. `kit_checkpoints`: not other frameworks'.
+    Pure."""
     files: Dict[str, List[str]] = {}
     for record in facts.records:
-        name = layout.parse_attempt(record.attempt)
-        if ours is not (name is not None or not record.attempt):
+        name = layout.parse_checkpoint_id(record.checkpoint_id)
+        if kit_checkpoints is not (name is not None or not record.checkpoint_id):
             continue
         if facts.fresh_start is not None and _is_before(record, name, facts.fresh_start):
             continue
-        known = files.setdefault(record.attempt, [])
-        if record.file not in known:
-            known.append(record.file)
-    found = [LostCommit(attempt, tuple(names), attempt in facts.there) for attempt, names in files.items()]
-    return sorted(found, key=_age)
+        evidence = files.setdefault(record.checkpoint_id, [])
+        if record.file not in evidence:
+            evidence.append(record.file)
+    lost = [
+        LostCommit(checkpoint_id, tuple(names), checkpoint_id in facts.directories)
+        for checkpoint_id, names in files.items()
+    ]
+    return sorted(lost, key=_age)
 
 
-def _is_before(record: CommitRecord, name: Optional[layout.AttemptName], fresh_start: FreshStart) -> bool:
+def _is_before(record: CommitRecord, name: Optional[layout.CheckpointId], fresh_start: FreshStart) -> bool:
     if name is not None:
         return fresh_start.leaves(name)
-    return (record.attempt or record.file) in fresh_start.named
+    return (record.checkpoint_id or record.file) in fresh_start.named
 
 
 def _age(lost: LostCommit) -> Tuple[int, int]:
-    name = layout.parse_attempt(lost.attempt)
+    name = layout.parse_checkpoint_id(lost.checkpoint_id)
     return (-name.epoch, -name.seq) if name is not None else (1, 0)
 
 
@@ -145,15 +149,19 @@ def hint(root: str) -> str:
 def gather(store: Store) -> RootFacts:
     """All that says so. Reads small files only, each of them. Raises CheckpointError for a record of a step back that
     is not to be trusted, OSError: what cannot be asked does not agree."""
-    standing = rewinds.standing(store)
+    standing = rollbacks.read_records(store)
     top = store.list()
-    records = [record for read in (_latest, _starts, _marks, _flushes, _followed) for record in read(store, top)]
-    records += [CommitRecord(f"{layout.REWINDS}/", record.attempt) for record in standing if isinstance(record, Rewind)]
+    records = [
+        record for read in (_latest, _starts, _other_records, _flushes, _superseded) for record in read(store, top)
+    ]
+    records += [
+        CommitRecord(f"{layout.ROLLBACKS}/", record.attempt) for record in standing if isinstance(record, Rollback)
+    ]
     jobs = _jobs_of(store)
     if jobs is not None:
-        records += _of_jobs(*jobs)
-    there = frozenset(name[:-1] for name in top if name.endswith("/") and layout.parse_attempt(name[:-1]))
-    return RootFacts(tuple(records), there, rewinds.fresh_start(standing))
+        records += _job_records(*jobs)
+    directories = frozenset(name[:-1] for name in top if name.endswith("/") and layout.parse_checkpoint_id(name[:-1]))
+    return RootFacts(tuple(records), directories, rollbacks.fresh_start(standing))
 
 
 def _latest(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
@@ -167,42 +175,46 @@ def _starts(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
     for file in top:
         if layout.parse_epoch(file) is None:
             continue
-        attempt = _sealed(store, file).get("committed")
-        if isinstance(attempt, str) and layout.parse_attempt(attempt):
-            yield CommitRecord(file, attempt)
+        checkpoint_id = _read_sealed(store, file).get("committed")
+        if isinstance(checkpoint_id, str) and layout.parse_checkpoint_id(checkpoint_id):
+            yield CommitRecord(file, checkpoint_id)
 
 
-def _marks(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+def _other_records(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
     for file in top:
-        attempt = layout.parse_tombstone(file)
-        if attempt is not None:
-            yield CommitRecord(file, attempt)
-    for folder, attempts in (
+        checkpoint_id = layout.parse_tombstone(file)
+        if checkpoint_id is not None:
+            yield CommitRecord(file, checkpoint_id)
+    for folder, list_ids in (
         (layout.PINS, pins.pinned),
-        (layout.LEASES, lease.known),
+        (layout.LEASES, lease.all_leased_checkpoints),
         (layout.PROOFS, proofs.recorded),
     ):
         if f"{folder}/" in top:
-            yield from (CommitRecord(f"{folder}/", name) for name in attempts(store) if layout.parse_attempt(name))
+            yield from (
+                CommitRecord(f"{folder}/", name) for name in list_ids(store) if layout.parse_checkpoint_id(name)
+            )
 
 
 def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
     if f"{layout.FLUSHES}/" not in top:
         return
-    for file, note in flush_note.found(store).items():
-        if note is not None and layout.parse_attempt(note.committed):
+    for file, note in flush_note.read_all(store).items():
+        if note is not None and layout.parse_checkpoint_id(note.committed):
             yield CommitRecord(file, note.committed)
 
 
-def _followed(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+def _superseded(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
     """Attempts that are whole but for their manifest, as newer saves of the same start are that came after its commit.
     Two attempts of one save may be those of a trainer and of a flush that were both killed before its commit."""
-    names = [name for name in map(layout.parse_attempt, (file[:-1] for file in top if file.endswith("/"))) if name]
-    whole: Dict[int, List[layout.AttemptName]] = {}
+    names = [
+        name for name in map(layout.parse_checkpoint_id, (file[:-1] for file in top if file.endswith("/"))) if name
+    ]
+    complete: Dict[int, List[layout.CheckpointId]] = {}
     for name in sorted(names, key=lambda name: (name.epoch, name.seq), reverse=True):
-        if leftovers.judge(store, str(name), "") is not Leftover.WHOLE:
+        if leftovers.judge(store, str(name), "") is not Leftover.COMPLETE:
             continue
-        newer = whole.setdefault(name.epoch, [])
+        newer = complete.setdefault(name.epoch, [])
         follower = _follower(store, name, [other for other in newer if other.seq > name.seq])
         if follower is not None:
             yield CommitRecord(f"{follower}/", str(name))
@@ -210,8 +222,8 @@ def _followed(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
 
 
 def _follower(
-    store: Store, name: layout.AttemptName, newer: Sequence[layout.AttemptName]
-) -> Optional[layout.AttemptName]:
+    store: Store, name: layout.CheckpointId, newer: Sequence[layout.CheckpointId]
+) -> Optional[layout.CheckpointId]:
     """Of newer whole attempts one that shows that the commit of `name` was over; None where it may have been to come.
 
     An agent commits one save after the other, but writes the shards of several at a time: two may be whole before the
@@ -224,13 +236,13 @@ def _follower(
     return next((other for other in newer if _has_commit_files(store, other)), None)
 
 
-def _has_commit_files(store: Store, name: layout.AttemptName) -> bool:
+def _has_commit_files(store: Store, name: layout.CheckpointId) -> bool:
     """Whether what a commit writes before the manifest is there."""
     sizes = store.sizes(str(name))
     return layout.EXTRA_FILE in sizes and layout.INDEX_FILE in sizes
 
 
-def _sealed(store: Store, file: str) -> Mapping[str, Any]:
+def _read_sealed(store: Store, file: str) -> Mapping[str, Any]:
     """What a small file of the format says; nothing where it is torn or gone. Raises OSError."""
     try:
         return manifest.open_json(store.read(file), file)
@@ -241,7 +253,7 @@ def _sealed(store: Store, file: str) -> Mapping[str, Any]:
 def _jobs_of(store: Store) -> Optional[Tuple[Store, str]]:
     """Where jobs have kept their records of this root, and how that place is called; None where none were ever kept.
     Raises OSError when they are elsewhere, and that is away."""
-    elsewhere = _sealed(store, layout.JOBS_ELSEWHERE)
+    elsewhere = _read_sealed(store, layout.JOBS_ELSEWHERE)
     if elsewhere:
         named = elsewhere.get("state")
         if elsewhere.get("format") != layout.JOBS_ELSEWHERE_FORMAT or not isinstance(named, str):
@@ -254,23 +266,23 @@ def _jobs_of(store: Store) -> Optional[Tuple[Store, str]]:
     return open_store(os.path.join(store.url, layout.JOBS)), layout.JOBS
 
 
-def _of_jobs(jobs: Store, place: str) -> Iterator[CommitRecord]:
+def _job_records(jobs: Store, records_path: str) -> Iterator[CommitRecord]:
     try:
         ledger = jobs.read(_LEDGER, _LARGEST_LEDGER)
     except FileNotFoundError:
         ledger = b""
     for text in ledger.decode("utf-8", "replace").splitlines():
-        for attempt in _committed_in_row(_object(text)):
-            yield CommitRecord(f"{place}/{_LEDGER}", attempt)
+        for checkpoint_id in _committed_in_row(_object(text)):
+            yield CommitRecord(f"{records_path}/{_LEDGER}", checkpoint_id)
     for folder in [name for name in jobs.list("verdicts") if name.endswith("/")][-_MOST_FILES:]:
         for name in jobs.list(f"verdicts/{folder[:-1]}"):
-            yield from _of_file(jobs, place, f"verdicts/{folder}{name}", _committed_in_verdict)
+            yield from _file_records(jobs, records_path, f"verdicts/{folder}{name}", _committed_in_verdict)
     for name in jobs.list("decisions")[-_MOST_FILES:]:
-        yield from _of_file(jobs, place, f"decisions/{name}", _committed_in_decision)
+        yield from _file_records(jobs, records_path, f"decisions/{name}", _committed_in_decision)
 
 
-def _of_file(
-    jobs: Store, place: str, file: str, committed: Callable[[Mapping[str, Any]], List[str]]
+def _file_records(
+    jobs: Store, records_path: str, file: str, committed: Callable[[Mapping[str, Any]], List[str]]
 ) -> Iterator[CommitRecord]:
     if not file.endswith(".json"):
         return
@@ -278,8 +290,8 @@ def _of_file(
         value = _object(jobs.read(file, _LARGEST_RECORD))
     except (CheckpointError, FileNotFoundError):
         return
-    for attempt in committed(value):
-        yield CommitRecord(f"{place}/{file}", attempt)
+    for checkpoint_id in committed(value):
+        yield CommitRecord(f"{records_path}/{file}", checkpoint_id)
 
 
 def _object(text: Any) -> Mapping[str, Any]:
@@ -296,26 +308,26 @@ def _committed_in_row(row: Mapping[str, Any]) -> List[str]:
     if event == "attempt":
         return _committed_in_decision(row)
     if event == "restored":
-        return _taken(row.get("from"), row.get("tier"))
+        return _restored_from_storage(row.get("from"), row.get("tier"))
     return _names([row.get("from")]) if event == "rewound" else []
 
 
 def _committed_in_verdict(value: Mapping[str, Any]) -> List[str]:
-    return _taken(value.get("source"), value.get("tier"))
+    return _restored_from_storage(value.get("source"), value.get("tier"))
 
 
 def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
     """What was chosen, and of ours what was passed over for it: both had a manifest."""
     chosen = _names([value.get("from")])
-    if value.get("kind", OURS) != OURS:
+    if value.get("kind", KIT_KIND) != KIT_KIND:
         return chosen
     rejected = value.get("rejected")
     pairs = rejected if isinstance(rejected, list) else []
     passed_over = _names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
-    return [name for name in chosen + passed_over if layout.parse_attempt(name)]
+    return [name for name in chosen + passed_over if layout.parse_checkpoint_id(name)]
 
 
-def _taken(source: Any, tier: Any) -> List[str]:
+def _restored_from_storage(source: Any, tier: Any) -> List[str]:
     """What was restored from memory alone need not have been committed."""
     from_storage = isinstance(tier, str) and "storage" in tier.split("+")
     return _names([source]) if from_storage else []

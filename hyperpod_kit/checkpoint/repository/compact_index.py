@@ -16,7 +16,7 @@ import zlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.checkpoint.repository.shard_table import ShardPattern, ShardTable, pattern_from, table_from
+from hyperpod_kit.checkpoint.repository.shard_table import ShardPattern, ShardTable, decode_pattern, decode_table
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import parse
 
@@ -31,14 +31,14 @@ _RATIO = 64
 def encode(shards: Sequence[Tuple[str, str]]) -> bytes:
     """The bytes of index.bin, of (text of its pattern, `own_text` of its table) of each shard."""
     numbers: Dict[str, int] = {}
-    said = [f"[{numbers.setdefault(pattern, len(numbers))},{own}]" for pattern, own in shards]
-    text = f'{{"patterns":[{",".join(numbers)}],"shards":[{",".join(said)}]}}'.encode()
+    shard_texts = [f"[{numbers.setdefault(pattern, len(numbers))},{table_text}]" for pattern, table_text in shards]
+    text = f'{{"patterns":[{",".join(numbers)}],"shards":[{",".join(shard_texts)}]}}'.encode()
     if len(text) > layout.LARGEST_SMALL:
         raise CheckpointError(
             f"{layout.INDEX_FILE} would say {len(text)} bytes, expected at most {layout.LARGEST_SMALL}"
         )
     packed = zlib.compress(text, 1)
-    if len(text) > _most(len(packed)):
+    if len(text) > _max_text_bytes(len(packed)):
         packed = zlib.compress(text, 0)  # as no reader would unpack it
     body = MAGIC + packed
     return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
@@ -57,7 +57,7 @@ def decode(data: bytes) -> List[ShardTable]:
         raise CheckpointError(f"{layout.INDEX_FILE} contradicts itself: {err}") from None
 
 
-def _most(packed: int) -> int:
+def _max_text_bytes(packed: int) -> int:
     """Bytes of text for so many packed ones: a small file must not ask for gigabytes."""
     return min(layout.LARGEST_SMALL, max(_ALWAYS, _RATIO * packed))
 
@@ -65,19 +65,19 @@ def _most(packed: int) -> int:
 def _inflated(data: memoryview) -> bytes:
     """Raises ValueError where so few bytes say more than an index may have."""
     work = zlib.decompressobj()
-    text = work.decompress(data, _most(len(data)))
+    text = work.decompress(data, _max_text_bytes(len(data)))
     if work.unconsumed_tail or not work.eof or work.unused_data:
         raise ValueError("it ends too early, or says too much")
     return text
 
 
-def _tables(said: Dict[str, Any]) -> List[ShardTable]:
-    if not isinstance(said["patterns"], list) or not isinstance(said["shards"], list):
+def _tables(body: Dict[str, Any]) -> List[ShardTable]:
+    if not isinstance(body["patterns"], list) or not isinstance(body["shards"], list):
         raise ValueError("patterns and shards are lists")
-    patterns: List[ShardPattern] = [pattern_from(one) for one in said["patterns"]]
-    found = []
-    for number, own in said["shards"]:
+    patterns: List[ShardPattern] = [decode_pattern(pattern) for pattern in body["patterns"]]
+    tables = []
+    for number, table_body in body["shards"]:
         if type(number) is not int or not 0 <= number < len(patterns):
             raise ValueError(f"a shard is of pattern {str(number)[:40]}")
-        found.append(table_from(patterns[number], own))
-    return found
+        tables.append(decode_table(patterns[number], table_body))
+    return tables

@@ -20,11 +20,11 @@ Box = Tuple[Tuple[int, int], ...]
 
 def check(index: Index) -> None:
     """Raises CheckpointError that names the first tensor which is not covered exactly once, and where."""
-    seen: Set[Tuple[int, str]] = set()
+    checked: Set[Tuple[int, str]] = set()
     for piece in index.pieces:
-        if (piece.shard, piece.spec.name) in seen:
+        if (piece.shard, piece.spec.name) in checked:
             raise CheckpointError(f"tensor {piece.spec.name} is twice in shard {piece.shard}")
-        seen.add((piece.shard, piece.spec.name))
+        checked.add((piece.shard, piece.spec.name))
     for name, pieces in index.tensors().items():
         problem = _problem([(piece.shard, piece.spec) for piece in pieces])
         if problem:
@@ -38,52 +38,58 @@ def check_tables(shards: Sequence[ShardTable]) -> TableRows:
         if id(table.pattern) not in names:
             names[id(table.pattern)] = set(table.pattern.names)
         divided = names[id(table.pattern)]
-        whole = [spec.name for _, spec in table.whole]
-        if len(divided) < len(table.pattern.names) or divided.intersection(whole) or len(set(whole)) < len(whole):
-            twice = [name for name, times in Counter([*table.pattern.names, *whole]).items() if times > 1]
+        undivided = [spec.name for _, spec in table.undivided]
+        if (
+            len(divided) < len(table.pattern.names)
+            or divided.intersection(undivided)
+            or len(set(undivided)) < len(undivided)
+        ):
+            twice = [name for name, times in Counter([*table.pattern.names, *undivided]).items() if times > 1]
             raise CheckpointError(f"tensor {twice[0]} is twice in shard {number}")
     rows = TableRows(shards)
-    alike = [next((name for name in found if name not in rows.whole), "") for found in rows.alike().values()]
-    for name in [*rows.whole, *alike]:
+    alike = [next((name for name in group if name not in rows.undivided), "") for group in rows.group_by_cut().values()]
+    for name in [*rows.undivided, *alike]:
         problem = _problem(rows.specs(name)) if name else ""
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
     return rows
 
 
-def _problem(found: Sequence[Tuple[int, TensorSpec]]) -> str:
-    """`found`: (shard, what of the tensor it has). Of each of thousands of ranks there are some: loops are plain."""
-    (first_shard, first), whole = found[0], found[0][1].whole
-    if len(found) == 1 and not first.full and not first.offsets:
+def _problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
+    """`specs`: (shard, what of the tensor it has). Of each of thousands of ranks there are some: loops are plain."""
+    (first_shard, first), full_shape = specs[0], specs[0][1].full_shape
+    if len(specs) == 1 and not first.full and not first.offsets:
         return ""
     boxes: List[Box] = []
     covered = 0
-    for shard, spec in found:
-        if spec.dtype != first.dtype or spec.whole != whole:
-            here, there = (f"{one.dtype} {list(one.whole)}" for one in (spec, first))
-            return f"shard {shard} has {here}, shard {first_shard} has {there}"
+    for shard, spec in specs:
+        if spec.dtype != first.dtype or spec.full_shape != full_shape:
+            this_text, first_text = (
+                f"{tensor_spec.dtype} {list(tensor_spec.full_shape)}" for tensor_spec in (spec, first)
+            )
+            return f"shard {shard} has {this_text}, shard {first_shard} has {first_text}"
         offsets = spec.offsets or (0,) * len(spec.shape)
-        if len(spec.shape) != len(whole) or len(offsets) != len(whole):
-            return f"shard {shard} has a piece of {len(spec.shape)} dimensions of {len(whole)}"
+        if len(spec.shape) != len(full_shape) or len(offsets) != len(full_shape):
+            return f"shard {shard} has a piece of {len(spec.shape)} dimensions of {len(full_shape)}"
         box = []
         count = 1
         outside = False
-        for begin, extent, most in zip(offsets, spec.shape, whole):
+        for begin, extent, most in zip(offsets, spec.shape, full_shape):
             box.append((begin, begin + extent))
             outside = outside or begin + extent > most
             count *= extent
         if outside:
-            return f"shard {shard} has {_text(tuple(box))}, which is outside of {list(whole)}"
+            return f"shard {shard} has {_text(tuple(box))}, which is outside of {list(full_shape)}"
         covered += count
         boxes += [tuple(box)] if count else []
-    items = volume(tuple((0, extent) for extent in whole))
+    items = volume(tuple((0, extent) for extent in full_shape))
     if not items:
-        return "" if len(found) == 1 else f"it is empty and in {len(found)} shards"
+        return "" if len(specs) == 1 else f"it is empty and in {len(specs)} shards"
     missing = items - covered
     overlap = _overlap(boxes, 0)
     if overlap:
         return overlap
-    return f"{missing} items of {list(whole)} are in no shard" if missing else ""
+    return f"{missing} items of {list(full_shape)} are in no shard" if missing else ""
 
 
 def volume(box: Box) -> int:
@@ -109,7 +115,7 @@ def _overlap(boxes: Sequence[Box], dim: int) -> str:
         groups.setdefault(box[dim], []).append(box)
     extents = sorted(groups)
     if all(before[1] <= after[0] for before, after in zip(extents, extents[1:])):
-        return next((found for extent in extents if (found := _overlap(groups[extent], dim + 1))), "")
+        return next((overlap for extent in extents if (overlap := _overlap(groups[extent], dim + 1))), "")
     return _overlap_of_pairs(sorted(boxes, key=lambda box: box[dim]), dim)
 
 

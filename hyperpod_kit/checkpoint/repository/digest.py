@@ -42,7 +42,7 @@ class Algorithm(NamedTuple):
     wide: Callable[[Any], bytes]
 
 
-def asked_for(name: Optional[str]) -> Optional[str]:
+def requested_algorithm(name: Optional[str]) -> Optional[str]:
     """The algorithm that the caller names, else the one of HPK_DIGEST; None when nobody asks for one."""
     return name or os.environ.get(HPK_DIGEST) or None
 
@@ -63,10 +63,10 @@ def algorithm(name: str) -> Algorithm:
         try:
             import xxhash
         except ImportError:
-            found = xxh3.load()
-            if found is None:
+            library = xxh3.load()
+            if library is None:
                 raise DigestUnavailable(name, f"neither the xxhash package nor {xxh3.LIBRARY} 0.8 is here") from None
-            return Algorithm(name, found.leaf, found.wide)
+            return Algorithm(name, library.leaf, library.wide)
         return Algorithm(name, xxhash.xxh3_64_digest, xxhash.xxh3_128_digest)
     raise DigestUnavailable(name, "this version of hyperpod-kit does not know it")
 
@@ -116,23 +116,23 @@ NAMES = ("xxh3", "blake2b")
 
 def available() -> Dict[str, bool]:
     """Which algorithms this interpreter can compute, fastest first."""
-    found = {}
+    is_available = {}
     for name in NAMES:
         try:
             algorithm(name)
-            found[name] = True
+            is_available[name] = True
         except DigestUnavailable:
-            found[name] = False
-    return found
+            is_available[name] = False
+    return is_available
 
 
-def best(*others: Iterable[str]) -> str:
+def best(*other_ranks: Iterable[str]) -> str:
     """The fastest algorithm that this interpreter has and, where given, that every other one has too.
 
-    `others`: the names that each of the other ranks has. blake2b is everywhere.
+    `other_ranks`: the names that each of the other ranks has. blake2b is everywhere.
     """
     return next(
         name
-        for name, here in available().items()
-        if name == "blake2b" or (here and all(name in names for names in others))
+        for name, is_available in available().items()
+        if name == "blake2b" or (is_available and all(name in names for names in other_ranks))
     )

@@ -11,16 +11,16 @@ from typing import Dict
 
 from hyperpod_kit.environment import HPK_FAILPOINT, HPK_FAILPOINT_TRACE
 
-_seen: Dict[str, int] = {}
+_counts: Dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
     """Kill this process with SIGKILL when the environment asks for it here."""
-    wanted = os.environ.get(HPK_FAILPOINT)
-    if not wanted:
+    requested = os.environ.get(HPK_FAILPOINT)
+    if not requested:
         return
-    _seen[name] = _seen.get(name, 0) + 1
-    if name in wanted.split(",") or f"{name}@{_seen[name]}" in wanted.split(","):
+    _counts[name] = _counts.get(name, 0) + 1
+    if name in requested.split(",") or f"{name}@{_counts[name]}" in requested.split(","):
         trace = os.environ.get(HPK_FAILPOINT_TRACE)
         if trace:
             from hyperpod_kit.untrusted import by_descriptor  # a process that does not die here goes without

@@ -50,14 +50,14 @@ class FlushNote:
         return (self.epoch, self.seq)
 
 
-def here() -> str:
+def node_name() -> str:
     """This node, in letters that a name may have."""
     return "".join(char if char.isalnum() else "-" for char in socket.gethostname())[:60]
 
 
 def new_name() -> str:
     """Of a note of this node that nobody else has."""
-    return f"{layout.FLUSHES}/{here()}-{secrets.token_hex(6)}{_SUFFIX}"
+    return f"{layout.FLUSHES}/{node_name()}-{secrets.token_hex(6)}{_SUFFIX}"
 
 
 def write(store: Store, name: str, note: FlushNote) -> None:
@@ -75,7 +75,7 @@ def remove(store: Store, name: str) -> None:
         store.delete(name)
 
 
-def found(store: Store) -> Dict[str, Optional[FlushNote]]:
+def read_all(store: Store) -> Dict[str, Optional[FlushNote]]:
     """The notes that lie there; None for one that is being written, or is none. Raises OSError."""
     names = [name for name in store.list(layout.FLUSHES) if name.endswith(_SUFFIX)][:MOST]
     notes: Dict[str, Optional[FlushNote]] = {}
@@ -89,7 +89,7 @@ def _read(store: Store, name: str) -> Optional[FlushNote]:
     try:
         body: Dict[str, Any] = manifest.open_json(store.read(name, _LARGEST), name)
         # Notes of builds before 0.1.0 do not say what was committed.
-        note = FlushNote(**{one.name: body[one.name] for one in fields(FlushNote) if one.name in body})
+        note = FlushNote(**{field.name: body[field.name] for field in fields(FlushNote) if field.name in body})
     except FileNotFoundError:
         raise
     except (CheckpointError, KeyError, TypeError, ValueError):

@@ -1,6 +1,6 @@
 """Beginning anew at step 0 where checkpoints were committed and none can be restored: because a person said so.
 
-The record (`rewinds`) leaves all that is there and all that other records name, so that the starts that follow do not
+The record (`rollbacks`) leaves all that is there and all that other records name, so that the starts that follow do not
 ask again. Nothing is deleted, and `job rewind` takes up again what turns out to be whole.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Optional
 
-from hyperpod_kit.checkpoint.repository import catalog, commit_records, layout, rewinds
-from hyperpod_kit.checkpoint.repository.rewinds import FreshStart
+from hyperpod_kit.checkpoint.repository import catalog, commit_records, layout, rollbacks
+from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
 
@@ -23,17 +23,17 @@ def begin_anew(where: Where, *, by: str, upto: Optional[int] = None) -> FreshSta
     """
     store = as_store(where)
     facts = commit_records.gather(store)
-    lost = commit_records.lost_commits(facts) + commit_records.lost_commits(facts, ours=False)
-    epoch = catalog.highest(store)[0] if upto is None else upto
-    named = [commit.name for commit in lost if not _is_upto(commit.attempt, epoch)]
+    lost = commit_records.lost_commits(facts) + commit_records.lost_commits(facts, kit_checkpoints=False)
+    epoch = catalog.highest_epoch_and_seq(store)[0] if upto is None else upto
+    named = [commit.name for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
     for _ in range(_TRIES):
         try:
-            return rewinds.record_fresh_start(store, epoch, named=named, by=by)
+            return rollbacks.record_fresh_start(store, epoch, named=named, by=by)
         except FileExistsError:
             continue
     raise CheckpointError(f"{store.url}: others go back at the same moment, again and again", hint="look who they are")
 
 
-def _is_upto(attempt: str, epoch: int) -> bool:
-    name = layout.parse_attempt(attempt)
+def _is_upto(checkpoint_id: str, epoch: int) -> bool:
+    name = layout.parse_checkpoint_id(checkpoint_id)
     return name is not None and name.epoch <= epoch

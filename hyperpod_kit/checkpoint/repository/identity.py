@@ -44,27 +44,27 @@ class Evidence(NamedTuple):
     starts: Tuple[RunIdentity, ...]
 
 
-class Whose(NamedTuple):
-    """What RUN.json says, or why it says nothing (`problem`). `there`: something has its name."""
+class RunFile(NamedTuple):
+    """What RUN.json says, or why it says nothing (`problem`). `exists`: something has its name."""
 
     identity: Optional[RunIdentity]
     problem: str = ""
-    there: bool = True
+    exists: bool = True
 
 
-def said(store: Store) -> Whose:
+def read_run_file(store: Store) -> RunFile:
     """RUN.json's word. Raises OSError when it cannot be read."""
     try:
         body = manifest.open_json(store.read(layout.RUN_FILE), layout.RUN_FILE)
         if body.get("format") != layout.RUN_FORMAT:
-            return Whose(None, f"{layout.RUN_FILE} has format {body.get('format')!r}, expected {layout.RUN_FORMAT!r}")
-        return Whose(RunIdentity(str(body["run"]), str(body["id"])))
+            return RunFile(None, f"{layout.RUN_FILE} has format {body.get('format')!r}, expected {layout.RUN_FORMAT!r}")
+        return RunFile(RunIdentity(str(body["run"]), str(body["id"])))
     except FileNotFoundError:
-        return Whose(None, f"{layout.RUN_FILE} is missing", there=False)
+        return RunFile(None, f"{layout.RUN_FILE} is missing", exists=False)
     except KeyError as err:
-        return Whose(None, f"{layout.RUN_FILE} lacks {err}")
+        return RunFile(None, f"{layout.RUN_FILE} lacks {err}")
     except CheckpointError as err:
-        return Whose(None, str(err))
+        return RunFile(None, str(err))
 
 
 def evidence(store: Store) -> Evidence:
@@ -72,32 +72,32 @@ def evidence(store: Store) -> Evidence:
     those who look. Raises OSError."""
     entries = [entry for entry in catalog.attempts(store) if entry.committed]
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
-        told = list(pool.map(lambda entry: _of_manifest(store, entry.attempt), entries))
+        claims = list(pool.map(lambda entry: _identity_in_manifest(store, entry.attempt), entries))
     runs: Dict[str, Tuple[RunIdentity, List[str]]] = {}
     silent = []
-    for entry, (found, problem) in zip(entries, told):
-        if found is None:
+    for entry, (claimed, problem) in zip(entries, claims):
+        if claimed is None:
             silent.append((entry.attempt, problem))
         else:
-            runs.setdefault(found.run_id, (found, []))[1].append(entry.attempt)
+            runs.setdefault(claimed.run_id, (claimed, []))[1].append(entry.attempt)
     epochs = sorted(filter(None, map(layout.parse_epoch, store.list())), reverse=True)
-    starts = (_of_start(store, layout.epoch_file(epoch)) for epoch in epochs)
-    return Evidence(runs, tuple(silent), tuple(found for found in starts if found is not None))
+    starts = (_identity_in_epoch_file(store, layout.epoch_file(epoch)) for epoch in epochs)
+    return Evidence(runs, tuple(silent), tuple(start for start in starts if start is not None))
 
 
-def _of_manifest(store: Store, attempt: str) -> Tuple[Optional[RunIdentity], str]:
+def _identity_in_manifest(store: Store, checkpoint_id: str) -> Tuple[Optional[RunIdentity], str]:
     try:
-        body = verify.read_manifest(store, attempt)
+        body = verify.read_manifest(store, checkpoint_id)
         return RunIdentity(body.run, body.run_id), ""
     except (CheckpointError, FileNotFoundError) as err:
-        return None, verify.reason_of(err)
+        return None, verify.describe_failure(err)
     except OSError:
         raise
     except Exception as err:  # of one checkpoint; the others have a word too
-        return None, verify.unforeseen(err)
+        return None, verify.describe_unforeseen(err)
 
 
-def _of_start(store: Store, name: str) -> Optional[RunIdentity]:
+def _identity_in_epoch_file(store: Store, name: str) -> Optional[RunIdentity]:
     """The run that a start was of. Some starts name its id only."""
     with contextlib.suppress(CheckpointError, FileNotFoundError):
         body = manifest.open_json(store.read(name), name)
@@ -106,44 +106,45 @@ def _of_start(store: Store, name: str) -> Optional[RunIdentity]:
     return None
 
 
-def adopted(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity]:
+def infer_identity(store: Store, *, name: Optional[str] = None) -> Optional[RunIdentity]:
     """Whose root it is by everything but RUN.json; None when nothing says so and nothing was committed.
 
     `name`: of the run, where only starts say whose it is. Raises CheckpointError when the root does not agree with
     itself, or its checkpoints say nothing, OSError.
     """
-    found = evidence(store)
-    problem = said(store).problem or f"{layout.RUN_FILE} does not count"
-    if len(found.runs) > 1:
+    root_evidence = evidence(store)
+    problem = read_run_file(store).problem or f"{layout.RUN_FILE} does not count"
+    if len(root_evidence.runs) > 1:
         raise CheckpointError(
-            f"{store.url}: {problem}, and its checkpoints are of {len(found.runs)} runs: {in_words(found)}",
+            f"{store.url}: {problem}, and its checkpoints are of {len(root_evidence.runs)} runs: "
+            f"{describe_runs(root_evidence)}",
             hint=f"hyperpod-kit checkpoint repair {store.url} --run-id ID  # of the run whose root it is",
         )
-    if found.runs:
-        return next(iter(found.runs.values()))[0]
+    if root_evidence.runs:
+        return next(iter(root_evidence.runs.values()))[0]
     # Nothing whole was committed, so the newest start counts; what is in memory is of its id.
-    if found.starts:
-        return named(found.starts[0], store, name)
-    if found.silent:
+    if root_evidence.starts:
+        return with_name(root_evidence.starts[0], store, name)
+    if root_evidence.silent:
         raise CheckpointError(
-            f"{store.url}: {problem}, and none of its {len(found.silent)} checkpoints says whose they are: "
-            + "; ".join(f"{attempt}: {why}" for attempt, why in found.silent[:3]),
+            f"{store.url}: {problem}, and none of its {len(root_evidence.silent)} checkpoints says whose they are: "
+            + "; ".join(f"{checkpoint_id}: {reason}" for checkpoint_id, reason in root_evidence.silent[:3]),
             hint=f"put {layout.RUN_FILE} back from a copy, or use another root",
         )
     return None
 
 
-def in_words(found: Evidence) -> str:
+def describe_runs(root_evidence: Evidence) -> str:
     """The runs of a root that does not agree with itself, with their checkpoints."""
     return "; ".join(
         f"{identity}: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for identity, names in found.runs.values()
+        for identity, names in root_evidence.runs.values()
     )
 
 
-def named(found: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
+def with_name(identity: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
     """The same with a name, where only the id is known."""
-    return RunIdentity(found.run or name or os.path.basename(store.url.rstrip("/")) or "run", found.run_id)
+    return RunIdentity(identity.run or name or os.path.basename(store.url.rstrip("/")) or "run", identity.run_id)
 
 
 def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
@@ -154,16 +155,16 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     Raises RunIsOwned when another run writes here, CheckpointError, OSError.
     """
     store = as_store(where)
-    found = said(store)
-    identity = found.identity
+    run_file = read_run_file(store)
+    identity = run_file.identity
     if identity is None:
-        identity = adopted(store, name=run)
+        identity = infer_identity(store, name=run)
         if identity is None:
             identity = write(
                 store, RunIdentity(run or os.path.basename(store.url.rstrip("/")) or "run", uuid.uuid4().hex)
             )
         else:
-            _heal(store, identity, found)
+            _rewrite_run_file(store, identity, run_file)
     if run is not None and identity.run != run:
         raise RunIsOwned(
             f"{store.url} belongs to run {identity.run!r}, this is run {run!r}", hint="give each run a root of its own"
@@ -171,15 +172,15 @@ def open_root(where: Where, run: Optional[str] = None) -> RunIdentity:
     return identity
 
 
-def _heal(store: Store, identity: RunIdentity, found: Whose) -> None:
+def _rewrite_run_file(store: Store, identity: RunIdentity, run_file: RunFile) -> None:
     """Write again what the rest of the root knows; say so either way."""
-    done = "it was written again"
+    outcome = "it was written again"
     try:
         write(store, identity)
     except OSError as err:
-        done = f"it {verify.reason_of(err)}"
+        outcome = f"it {verify.describe_failure(err)}"
     warnings.warn(
-        f"{store.url}: {found.problem}; the rest of the root says that it is of {identity}: {done}",
+        f"{store.url}: {run_file.problem}; the rest of the root says that it is of {identity}: {outcome}",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -191,21 +192,21 @@ def write(store: Store, identity: RunIdentity) -> RunIdentity:
     Raises CheckpointError when what is there cannot be removed, OSError.
     """
     body = {"format": layout.RUN_FORMAT, "run": identity.run, "id": identity.run_id, "created": manifest.now()}
-    for attempt in range(2):
+    for try_number in range(2):
         try:
             store.create(layout.RUN_FILE, manifest.seal_json(body))
             break
         except FileExistsError:
-            before = said(store).identity
+            before = read_run_file(store).identity
             if before is not None:
                 return before
-            if attempt:
+            if try_number:
                 raise CheckpointError(
                     f"{store.url}/{layout.RUN_FILE} is in the way and cannot be removed",
                     hint=f"remove it, then: hyperpod-kit checkpoint repair {store.url}",
                 ) from None
             remove(store)
-    after = said(store)
+    after = read_run_file(store)
     if after.identity is None:
         raise CheckpointError(f"{store.url}: {after.problem}, right after it was written")
     return after.identity
@@ -223,13 +224,13 @@ def remove(store: Store) -> None:
         ) from None
 
 
-def of_root(where: Where) -> Optional[RunIdentity]:
+def find_identity(where: Where) -> Optional[RunIdentity]:
     """Whose root this is, by RUN.json or else by the rest; None when nothing says so. Writes nothing.
 
     Raises CheckpointError when it does not agree with itself, OSError.
     """
     store = as_store(where)
-    return said(store).identity or adopted(store)
+    return read_run_file(store).identity or infer_identity(store)
 
 
 def confirm(where: Where, expected: RunIdentity) -> None:
@@ -238,15 +239,16 @@ def confirm(where: Where, expected: RunIdentity) -> None:
     Raises RunIsOwned when it is another's, CheckpointError when nothing says whose it is, OSError.
     """
     store = as_store(where)
-    found = of_root(store)
-    if found is None:
+    actual = find_identity(store)
+    if actual is None:
         raise CheckpointError(
             f"{store.url} has no {layout.RUN_FILE}, and nothing in it is of {expected}: it was "
             "emptied or exchanged, or its mount is gone; nothing was committed or deleted",
             hint=f"put the root of {expected} back, or start again with another root",
         )
-    if found.run_id != expected.run_id:
+    if actual.run_id != expected.run_id:
         raise RunIsOwned(
-            f"{store.url} is of {found}, expected {expected}: the root was exchanged; nothing was committed or deleted",
+            f"{store.url} is of {actual}, expected {expected}: the root was exchanged; "
+            "nothing was committed or deleted",
             hint=f"put the root of {expected} back, or start again with another root",
         )

@@ -19,7 +19,7 @@ from array import array
 from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, spec_of
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, parse_spec
 from hyperpod_kit.errors import CheckpointError
 
 MAGIC = b"HPKIDX1\n"
@@ -43,10 +43,10 @@ class Index(NamedTuple):
 
     def tensors(self) -> Dict[str, List[Piece]]:
         """Name -> its pieces."""
-        found: Dict[str, List[Piece]] = {}
+        by_name: Dict[str, List[Piece]] = {}
         for piece in self.pieces:
-            found.setdefault(piece.spec.name, []).append(piece)
-        return found
+            by_name.setdefault(piece.spec.name, []).append(piece)
+        return by_name
 
 
 def build(by_shard: Mapping[int, Sequence[Placed]]) -> Index:
@@ -139,19 +139,19 @@ def _decode(body: memoryview) -> Index:
         raise ValueError(f"{len(cursor.data)} bytes too many")
     at = 0
 
-    def some(wanted: int) -> Tuple[int, ...]:
+    def take_extents(needed: int) -> Tuple[int, ...]:
         nonlocal at
-        at += wanted
+        at += needed
         if at > extent_count:
             raise ValueError("extents are missing")
-        return tuple(extents[at - wanted : at])
+        return tuple(extents[at - needed : at])
 
-    shapes = [some(dim) for dim in dims]
-    offsets = [some(dim) if box else () for dim, box in zip(dims, partial)]
-    fulls = [some(dim) if box else () for dim, box in zip(dims, partial)]
+    shapes = [take_extents(dim) for dim in dims]
+    offsets = [take_extents(dim) if box else () for dim, box in zip(dims, partial)]
+    fulls = [take_extents(dim) if box else () for dim, box in zip(dims, partial)]
     return Index(
         tuple(
-            Piece(spec_of(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
+            Piece(parse_spec(names[name[n]], kinds[kind[n]], shapes[n], offsets[n], fulls[n]), number[n], begin[n])
             for n in range(count)
         )
     )

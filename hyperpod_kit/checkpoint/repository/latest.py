@@ -16,12 +16,12 @@ from hyperpod_kit.errors import CheckpointError
 FORMAT = "hpk-latest/1"
 
 
-def write(store: Store, attempt: str) -> None:
-    """Say that `attempt` was committed. A hint that cannot be written is none: raises nothing.
+def write(store: Store, checkpoint_id: str) -> None:
+    """Say that `checkpoint_id` was committed. A hint that cannot be written is none: raises nothing.
 
     Where nothing is overwritten the first one stays: it is old, and still proves that something was committed.
     """
-    body = manifest.seal_json({"format": FORMAT, "attempt": attempt})
+    body = manifest.seal_json({"format": FORMAT, "attempt": checkpoint_id})
     failpoint("latest.before")
     with contextlib.suppress(OSError, CheckpointError):
         if store.capabilities.overwrite:
@@ -31,10 +31,10 @@ def write(store: Store, attempt: str) -> None:
     failpoint("latest.after")
 
 
-def read(store: Store) -> Optional[layout.AttemptName]:
+def read(store: Store) -> Optional[layout.CheckpointId]:
     """What the hint names; None when there is none that makes sense. Raises OSError when that cannot be told."""
     try:
         body = manifest.open_json(store.read(layout.LATEST_FILE), layout.LATEST_FILE)
     except (FileNotFoundError, CheckpointError):
         return None
-    return layout.parse_attempt(str(body.get("attempt"))) if body.get("format") == FORMAT else None
+    return layout.parse_checkpoint_id(str(body.get("attempt"))) if body.get("format") == FORMAT else None

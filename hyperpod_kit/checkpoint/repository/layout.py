@@ -43,7 +43,7 @@ EPOCHS_END = "epoch-~"
 LEASES = "leases"
 PINS = "pins"
 PROOFS = "proofs"
-REWINDS = "rewinds"
+ROLLBACKS = "rewinds"
 FLUSHES = "flushes"
 JOBS = ".hpk"
 """What jobs have recorded of themselves: ledger, verdicts, decisions; or where those are (`JOBS_ELSEWHERE`)."""
@@ -51,11 +51,11 @@ JOBS_ELSEWHERE = f"{JOBS}/state.json"
 JOBS_ELSEWHERE_FORMAT = "hpk-state/1"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,18})\.step-([0-9]{10,18})\.e([0-9]{1,18})-([0-9a-f]{4,16})")
-_REWIND = re.compile(r"([0-9]{6,18})(?:\.fresh)?\.json")
+_ROLLBACK = re.compile(r"([0-9]{6,18})(?:\.fresh)?\.json")
 _EPOCH = re.compile(r"epoch-([0-9]{6,18})\.json")
 
 
-class AttemptName(NamedTuple):
+class CheckpointId(NamedTuple):
     """An attempt directory's name, parsed. `seq` counts saves, `step` is the trainer's own number."""
 
     seq: int
@@ -67,17 +67,17 @@ class AttemptName(NamedTuple):
         return f"seq-{self.seq:06d}.step-{self.step:010d}.e{self.epoch}-{self.nonce}"
 
 
-def parse_attempt(name: str) -> Optional[AttemptName]:
+def parse_checkpoint_id(name: str) -> Optional[CheckpointId]:
     """The parts of an attempt directory's name; None when it is not one."""
     match = _ATTEMPT.fullmatch(name)
     if match is None:
         return None
-    parsed = AttemptName(int(match.group(1)), int(match.group(2)), int(match.group(3)), match.group(4))
+    parsed = CheckpointId(int(match.group(1)), int(match.group(2)), int(match.group(3)), match.group(4))
     # Only the canonical spelling is one, so that one checkpoint never has two names.
     return parsed if str(parsed) == name else None
 
 
-def rewind_file(number: int) -> str:
+def rollback_file(number: int) -> str:
     return f"{number:06d}.json"
 
 
@@ -85,16 +85,16 @@ def fresh_start_file(number: int) -> str:
     return f"{number:06d}.fresh.json"
 
 
-def rewind_number(name: str) -> Optional[int]:
+def rollback_number(name: str) -> Optional[int]:
     """The number of a record of a step back, also of one to nothing; None when it is none."""
-    match = _REWIND.fullmatch(name)
+    match = _ROLLBACK.fullmatch(name)
     if match is None:
         return None
     number = int(match.group(1))
-    return number if name in (rewind_file(number), fresh_start_file(number)) else None
+    return number if name in (rollback_file(number), fresh_start_file(number)) else None
 
 
-def attempts_from(seq: int) -> str:
+def first_id_from(seq: int) -> str:
     """A name before all attempts of this seq and later ones, and behind those of earlier ones."""
     return f"seq-{seq:06d}"
 
@@ -111,17 +111,19 @@ _FILES = re.compile(
 )
 
 
-def is_ours(name: str) -> bool:
+def is_kit_file(name: str) -> bool:
     """Whether we give such a name to files of an attempt. Nothing else in one is ours to delete."""
     return _FILES.fullmatch(name) is not None
 
 
-def is_of_root(name: str) -> bool:
+def is_root_entry(name: str) -> bool:
     """Whether a root has such a name, as a store lists it, directly below itself."""
     plain = name.rstrip("/")
-    if plain in (RUN_FILE, LATEST_FILE, LEASES, PINS, PROOFS, REWINDS, FLUSHES, JOBS):
+    if plain in (RUN_FILE, LATEST_FILE, LEASES, PINS, PROOFS, ROLLBACKS, FLUSHES, JOBS):
         return True
-    return parse_attempt(plain) is not None or parse_epoch(plain) is not None or parse_tombstone(plain) is not None
+    return (
+        parse_checkpoint_id(plain) is not None or parse_epoch(plain) is not None or parse_tombstone(plain) is not None
+    )
 
 
 def shard_file(rank: int) -> str:
@@ -138,13 +140,13 @@ def text_file(digest: str) -> str:
     return f"text-{digest.partition(':')[2]}.json"
 
 
-def tombstone_file(attempt: str) -> str:
-    return f"{attempt}.BAD"
+def tombstone_file(checkpoint_id: str) -> str:
+    return f"{checkpoint_id}.BAD"
 
 
 def parse_tombstone(name: str) -> Optional[str]:
     """The attempt that a tombstone is for; None when the name is no tombstone's."""
-    return name[: -len(".BAD")] if name.endswith(".BAD") and parse_attempt(name[: -len(".BAD")]) else None
+    return name[: -len(".BAD")] if name.endswith(".BAD") and parse_checkpoint_id(name[: -len(".BAD")]) else None
 
 
 def epoch_file(epoch: int) -> str:

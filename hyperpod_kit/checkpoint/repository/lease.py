@@ -38,9 +38,9 @@ _NAME = re.compile(r"(.+)\.([0-9]{10,18})-[0-9a-f]{8}\.json")
 class Lease:
     """A checkpoint that is not deleted until `release`, or `seconds` after it was taken or renewed."""
 
-    def __init__(self, store: Store, attempt: str, seconds: float) -> None:
+    def __init__(self, store: Store, checkpoint_id: str, seconds: float) -> None:
         self._store = store
-        self._attempt = attempt
+        self._checkpoint_id = checkpoint_id
         self._seconds = seconds
         self._name: Optional[str] = None
         self.renew()
@@ -48,10 +48,10 @@ class Lease:
     def renew(self) -> None:
         """Begin the time anew. Raises OSError."""
         until = int(time.time() + self._seconds) + 1
-        name = f"{layout.LEASES}/{self._attempt}.{until:010d}-{secrets.token_hex(4)}.json"
+        name = f"{layout.LEASES}/{self._checkpoint_id}.{until:010d}-{secrets.token_hex(4)}.json"
         body = {
             "format": FORMAT,
-            "attempt": self._attempt,
+            "attempt": self._checkpoint_id,
             "until": until,
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -80,8 +80,8 @@ class Lease:
 class KeptLease(Lease):
     """A lease that a thread renews thrice in its time, until `release`."""
 
-    def __init__(self, store: Store, attempt: str, seconds: float) -> None:
-        super().__init__(store, attempt, seconds)
+    def __init__(self, store: Store, checkpoint_id: str, seconds: float) -> None:
+        super().__init__(store, checkpoint_id, seconds)
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="hpk-lease", daemon=True)
         self._renewing.start()
@@ -101,10 +101,10 @@ class KeptLease(Lease):
                 self.renew()
 
 
-def take(store: Store, attempt: str, seconds: float) -> Optional[KeptLease]:
+def take(store: Store, checkpoint_id: str, seconds: float) -> Optional[KeptLease]:
     """A lease, or None where the root cannot be written: then nobody can be kept from deleting."""
     try:
-        return KeptLease(store, attempt, seconds)
+        return KeptLease(store, checkpoint_id, seconds)
     except (OSError, CheckpointError):
         return None
 
@@ -130,40 +130,40 @@ class LeaseWatch:
         """Whether the lease of that name has ended, `until` being its own word for that."""
         if until + LONG_OVER < now.wall:
             return True
-        left = min(max(0.0, until - now.wall), LONG_OVER)
-        return now.steady >= self._ends.setdefault((root, name), now.steady + left + GRACE)
+        remaining = min(max(0.0, until - now.wall), LONG_OVER)
+        return now.steady >= self._ends.setdefault((root, name), now.steady + remaining + GRACE)
 
-    def forget(self, root: str, there: Iterable[str]) -> None:
+    def forget(self, root: str, present_names: Iterable[str]) -> None:
         """All of a root but those that are still there."""
-        names = set(there)
+        names = set(present_names)
         for key in [key for key in list(self._ends) if key[0] == root and key[1] not in names]:
             self._ends.pop(key, None)
 
 
-_SEEN = LeaseWatch()
+_WATCH = LeaseWatch()
 
 
-def held(store: Store, *, now: Optional[Moment] = None, seen: LeaseWatch = _SEEN) -> Set[str]:
+def leased_checkpoints(store: Store, *, now: Optional[Moment] = None, watch: LeaseWatch = _WATCH) -> Set[str]:
     """The attempts that somebody reads. Raises OSError."""
-    leases, moment = _all(store), now or _now()
-    seen.forget(store.url, (name for _, _, name in leases))
-    return {attempt for attempt, until, name in leases if not seen.is_over(store.url, name, until, moment)}
+    leases, moment = _list_leases(store), now or _now()
+    watch.forget(store.url, (name for _, _, name in leases))
+    return {checkpoint_id for checkpoint_id, until, name in leases if not watch.is_over(store.url, name, until, moment)}
 
 
-def known(store: Store) -> Set[str]:
+def all_leased_checkpoints(store: Store) -> Set[str]:
     """The attempts that somebody reads, or has read since the last sweep. Raises OSError."""
-    return {attempt for attempt, _, _ in _all(store)}
+    return {checkpoint_id for checkpoint_id, _, _ in _list_leases(store)}
 
 
-def sweep(store: Store, *, now: Optional[Moment] = None, seen: LeaseWatch = _SEEN) -> None:
+def remove_expired(store: Store, *, now: Optional[Moment] = None, watch: LeaseWatch = _WATCH) -> None:
     """Remove what has ended. Raises Unsupported, OSError."""
     moment = now or _now()
-    for _, until, name in _all(store):
-        if seen.is_over(store.url, name, until, moment):
+    for _, until, name in _list_leases(store):
+        if watch.is_over(store.url, name, until, moment):
             store.delete(f"{layout.LEASES}/{name}")
 
 
-def _all(store: Store) -> Set[Tuple[str, int, str]]:
+def _list_leases(store: Store) -> Set[Tuple[str, int, str]]:
     """(attempt, end, file name) of each; names that are no lease's are passed over."""
     matches = ((_NAME.fullmatch(name), name) for name in store.list(layout.LEASES))
     return {(match.group(1), int(match.group(2)), name) for match, name in matches if match}

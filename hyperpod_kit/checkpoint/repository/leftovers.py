@@ -25,7 +25,7 @@ class Leftover(enum.Enum):
     """What lies there."""
 
     PARTIAL = "not all of its shards are there and whole"
-    WHOLE = "all of its shards are there, to their last bytes"
+    COMPLETE = "all of its shards are there, to their last bytes"
     FOREIGN = "its shards are another run's"
 
 
@@ -38,12 +38,12 @@ class _Header(NamedTuple):
     end: int
 
 
-def judge(store: Store, attempt: str, run_id: str) -> Leftover:
-    """What lies in `attempt`; of shards that say that they are of another run than `run_id` it is FOREIGN, however many
-    there are. "": of any run. Raises OSError."""
-    sizes = store.sizes(attempt)
-    shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_ours(name))
-    first = _first(store, attempt, shards)
+def judge(store: Store, checkpoint_id: str, run_id: str) -> Leftover:
+    """What lies in `checkpoint_id`; of shards that say that they are of another run than `run_id` it is FOREIGN,
+    however many there are. "": of any run. Raises OSError."""
+    sizes = store.sizes(checkpoint_id)
+    shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_kit_file(name))
+    first = _first_header(store, checkpoint_id, shards)
     if first is None:
         return Leftover.PARTIAL
     if run_id not in ("", first.run_id):
@@ -51,16 +51,16 @@ def judge(store: Store, attempt: str, run_id: str) -> Leftover:
     names = [layout.shard_file(rank) for rank in range(first.world)] if first.world <= len(shards) else []
     if not names or any(name not in sizes for name in names):
         return Leftover.PARTIAL
-    whole = all(_is_whole(store, attempt, name, rank, sizes) for rank, name in enumerate(names))
-    return Leftover.WHOLE if whole else Leftover.PARTIAL
+    is_complete = all(_is_complete(store, checkpoint_id, name, rank, sizes) for rank, name in enumerate(names))
+    return Leftover.COMPLETE if is_complete else Leftover.PARTIAL
 
 
-def _first(store: Store, attempt: str, shards: List[str]) -> Optional[_Header]:
+def _first_header(store: Store, checkpoint_id: str, shards: List[str]) -> Optional[_Header]:
     """The header of one that has one."""
     for name in shards[:_TRIED]:
-        found = _read(store, f"{attempt}/{name}")
-        if found is not None:
-            return found
+        header = _read(store, f"{checkpoint_id}/{name}")
+        if header is not None:
+            return header
     return None
 
 
@@ -84,12 +84,12 @@ def _read(store: Store, name: str) -> Optional[_Header]:
         reader.close()
 
 
-def _is_whole(store: Store, attempt: str, name: str, rank: int, sizes: Dict[str, int]) -> bool:
+def _is_complete(store: Store, checkpoint_id: str, name: str, rank: int, sizes: Dict[str, int]) -> bool:
     """Whether a shard has its size and its digests. A file that was reserved and not filled has zeros there."""
-    header = _read(store, f"{attempt}/{name}")
+    header = _read(store, f"{checkpoint_id}/{name}")
     if header is None or header.end != sizes[name] or header.begin >= header.end:
         return False
-    reader = store.open_read(f"{attempt}/{name}")
+    reader = store.open_read(f"{checkpoint_id}/{name}")
     try:
         until = min(header.end, header.begin + _MOST_DIGESTS)
         return any(

@@ -58,8 +58,8 @@ class FileRecord:
     rank: Optional[int] = None
 
     def to_json(self) -> Dict[str, Any]:
-        found: Dict[str, Any] = {"file": self.file, "size": self.size, "root": self.root}
-        return found if self.rank is None else {**found, "rank": self.rank}
+        body: Dict[str, Any] = {"file": self.file, "size": self.size, "root": self.root}
+        return body if self.rank is None else {**body, "rank": self.rank}
 
     @classmethod
     def of(cls, file: str, data: bytes) -> FileRecord:
@@ -127,10 +127,10 @@ def open_json(data: bytes, what: str) -> Dict[str, Any]:
     try:
         body = json.loads(data.decode("ascii"))
         body.pop("self")
-        whole = seal_json(body)
+        reencoded = seal_json(body)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise CheckpointError(f"{what} is torn or damaged: it does not parse") from None
-    if whole != data:
+    if reencoded != data:
         raise CheckpointError(f"{what} is torn or damaged: its own digest does not match")
     return dict(body)
 
@@ -146,17 +146,19 @@ def decode(data: bytes) -> Manifest:
         extra = FileRecord(**body.pop("extra"))
         index = FileRecord(**body.pop("index")) if "index" in body else None
         body["metrics"] = numbers(body.get("metrics") or {})
-        known = set(Manifest.__dataclass_fields__)
+        field_names = set(Manifest.__dataclass_fields__)
         # A newer minor version may add keys; what this reader needs must be there.
-        made = Manifest(shards=tuple(shards), extra=extra, index=index, **{k: v for k, v in body.items() if k in known})
+        decoded = Manifest(
+            shards=tuple(shards), extra=extra, index=index, **{k: v for k, v in body.items() if k in field_names}
+        )
     except (TypeError, KeyError) as err:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
     except (AttributeError, ValueError):
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
-    check(made)
-    if made.world != len(made.shards) or [shard.rank for shard in made.shards] != list(range(made.world)):
-        raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
-    return made
+    check(decoded)
+    if decoded.world != len(decoded.shards) or [shard.rank for shard in decoded.shards] != list(range(decoded.world)):
+        raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(decoded.shards)} shards of {decoded.world}")
+    return decoded
 
 
 _LARGEST_CHUNK = digest.CHUNK
@@ -165,32 +167,32 @@ _DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
 _HEX = re.compile("[0-9a-f]{1,128}")
 
 
-def check(made: Manifest) -> None:
+def check(manifest: Manifest) -> None:
     """Types, bounds and names, so that nobody who reads on meets something else. Raises CheckpointError."""
     for name in ("run", "run_id", "plan", "digest", "time"):
-        _require(name, getattr(made, name), isinstance(getattr(made, name), str))
-    _require("digest", made.digest, _DIGEST.fullmatch(made.digest) is not None)
+        _require(name, getattr(manifest, name), isinstance(getattr(manifest, name), str))
+    _require("digest", manifest.digest, _DIGEST.fullmatch(manifest.digest) is not None)
     for name in ("epoch", "seq", "step", "world", "total_bytes", "tensors"):
-        _require(name, getattr(made, name), is_count(getattr(made, name)))
-    _require("line", made.line, made.line is None or is_count(made.line))
-    for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
-        _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
-    _require("rebuilt", made.rebuilt, made.rebuilt is None or isinstance(made.rebuilt, str))
+        _require(name, getattr(manifest, name), is_count(getattr(manifest, name)))
+    _require("line", manifest.line, manifest.line is None or is_count(manifest.line))
+    for name in ("job", "versions", *(["parent"] if manifest.parent is not None else [])):
+        _require(name, getattr(manifest, name), isinstance(getattr(manifest, name), dict))
+    _require("rebuilt", manifest.rebuilt, manifest.rebuilt is None or isinstance(manifest.rebuilt, str))
     _require(
         "metrics",
-        made.metrics,
-        all(type(value) in (int, float) and _is_float(value) for value in made.metrics.values()),
+        manifest.metrics,
+        all(type(value) in (int, float) and _is_float(value) for value in manifest.metrics.values()),
     )
-    _require("chunk", made.chunk, is_count(made.chunk) and 0 < made.chunk <= _LARGEST_CHUNK)
-    files = [(layout.EXTRA_FILE, made.extra), *([(layout.INDEX_FILE, made.index)] if made.index else [])]
-    files += [(layout.shard_file(number), record) for number, record in enumerate(made.shards)]
+    _require("chunk", manifest.chunk, is_count(manifest.chunk) and 0 < manifest.chunk <= _LARGEST_CHUNK)
+    files = [(layout.EXTRA_FILE, manifest.extra), *([(layout.INDEX_FILE, manifest.index)] if manifest.index else [])]
+    files += [(layout.shard_file(number), record) for number, record in enumerate(manifest.shards)]
     for name, record in files:
         _require("file", record.file, record.file == name)
         _require(f"size of {name}", record.size, is_count(record.size))
         small = record.rank is None
         _require(f"size of {name}", record.size, not small or record.size <= layout.LARGEST_SMALL)
         algorithm, _, value = record.root.partition(":") if isinstance(record.root, str) else ("", "", "")
-        named = algorithm == (digest.SMALL if small else made.digest)
+        named = algorithm == (digest.SMALL if small else manifest.digest)
         _require(f"root of {name}", record.root, named and _HEX.fullmatch(value) is not None)
 
 

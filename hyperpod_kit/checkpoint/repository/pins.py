@@ -14,27 +14,28 @@ FORMAT = "hpk-pin/1"
 _SUFFIX = ".json"
 
 
-def require(store: Store, attempt: str) -> None:
+def require(store: Store, checkpoint_id: str) -> None:
     """Raises NoSuchCheckpoint when that is no committed attempt, OSError."""
-    if layout.parse_attempt(attempt) is None or not store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
+    if layout.parse_checkpoint_id(checkpoint_id) is None or not store.exists(f"{checkpoint_id}/{layout.MANIFEST_FILE}"):
         raise NoSuchCheckpoint(
-            f"{attempt} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+            f"{checkpoint_id} is not a committed checkpoint under {store.url}",
+            hint=f"hyperpod-kit checkpoint ls {store.url}",
         )
 
 
-def pin(store: Store, attempt: str, reason: str = "") -> None:
+def pin(store: Store, checkpoint_id: str, reason: str = "") -> None:
     """Keep a committed attempt for good; twice is once. Raises NoSuchCheckpoint when it is not there, OSError."""
-    require(store, attempt)
-    body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(), "time": manifest.now()}
+    require(store, checkpoint_id)
+    body = {"format": FORMAT, "attempt": checkpoint_id, "reason": reason, "by": _user(), "time": manifest.now()}
     with contextlib.suppress(FileExistsError):
-        store.create(f"{layout.PINS}/{attempt}{_SUFFIX}", manifest.seal_json(body))
+        store.create(f"{layout.PINS}/{checkpoint_id}{_SUFFIX}", manifest.seal_json(body))
 
 
-def unpin(store: Store, attempt: str) -> None:
+def unpin(store: Store, checkpoint_id: str) -> None:
     """Leave the attempt to the policy again. Raises CheckpointError when it is not pinned, Unsupported, OSError."""
-    if attempt not in pinned(store):
-        raise CheckpointError(f"{attempt} is not pinned", hint=f"hyperpod-kit checkpoint ls {store.url}")
-    store.delete(f"{layout.PINS}/{attempt}{_SUFFIX}")
+    if checkpoint_id not in pinned(store):
+        raise CheckpointError(f"{checkpoint_id} is not pinned", hint=f"hyperpod-kit checkpoint ls {store.url}")
+    store.delete(f"{layout.PINS}/{checkpoint_id}{_SUFFIX}")
 
 
 def pinned(store: Store) -> Set[str]:

@@ -178,7 +178,11 @@ class EverySeconds(Policy):
             The names of those to keep.
         """
         return _first_of_each(
-            {found.attempt: int(found.time // self.s) for found in line(facts) if found.time is not None}
+            {
+                checkpoint.attempt: int(checkpoint.time // self.s)
+                for checkpoint in line(facts)
+                if checkpoint.time is not None
+            }
         )
 
 
@@ -225,10 +229,10 @@ class Best(Policy):
 
         # sorted() is stable, so the newer of equals stays in front.
         ranked = sorted(
-            (found for found in facts if self.metric in found.metrics),
-            key=lambda found: rank(found.metrics[self.metric]),
+            (checkpoint for checkpoint in facts if self.metric in checkpoint.metrics),
+            key=lambda checkpoint: rank(checkpoint.metrics[self.metric]),
         )
-        return {found.attempt for found in ranked[: self.n]}
+        return {checkpoint.attempt for checkpoint in ranked[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -341,15 +345,15 @@ def is_data(policy: Policy) -> bool:
 def line(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:
     """The checkpoints that lead to the newest one, newest first: after a step back, the branch that was left is out."""
     out: List[CheckpointFacts] = []
-    for found in facts:
-        if not out or found.step < out[-1].step:
-            out.append(found)
+    for checkpoint in facts:
+        if not out or checkpoint.step < out[-1].step:
+            out.append(checkpoint)
     return out
 
 
 def _first_of_each(spans: Mapping[str, int]) -> Set[str]:
     """Of each span the oldest attempt; `spans` is newest first."""
-    return set({span: attempt for attempt, span in spans.items()}.values())
+    return set({span: checkpoint_id for checkpoint_id, span in spans.items()}.values())
 
 
 def _parts(policy: Policy, kind: type) -> Tuple[Policy, ...]:

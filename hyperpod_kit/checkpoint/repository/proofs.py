@@ -18,43 +18,43 @@ FORMAT = "hpk-proof/1"
 _SUFFIX = ".json"
 
 
-def record(store: Store, attempt: str, by: str) -> None:
-    """Note that `attempt` was proved; twice is once. Raises CheckpointError, OSError."""
+def record(store: Store, checkpoint_id: str, by: str) -> None:
+    """Note that `checkpoint_id` was proved; twice is once. Raises CheckpointError, OSError."""
     body = {
         "format": FORMAT,
-        "attempt": attempt,
+        "attempt": checkpoint_id,
         "by": by,
         "host": socket.gethostname(),
         "time": manifest.now(),
     }
     with contextlib.suppress(FileExistsError):
-        store.create(_file(attempt), manifest.seal_json(body))
+        store.create(_file(checkpoint_id), manifest.seal_json(body))
 
 
-def record_where_possible(store: Store, attempt: str, by: str) -> None:
+def record_where_possible(store: Store, checkpoint_id: str, by: str) -> None:
     """`record`, where the root takes it and is this user's own: a directory of somebody else's would keep its owner
     from writing there. Raises nothing."""
     with contextlib.suppress(CheckpointError, OSError):
-        if _is_own(store):
-            record(store, attempt, by)
+        if _is_owned_by_user(store):
+            record(store, checkpoint_id, by)
 
 
 def recorded(store: Store) -> Set[str]:
     """The attempts that were proved. Raises OSError."""
     names = (name[: -len(_SUFFIX)] for name in store.list(layout.PROOFS) if name.endswith(_SUFFIX))
-    return {name for name in names if layout.parse_attempt(name) is not None}
+    return {name for name in names if layout.parse_checkpoint_id(name) is not None}
 
 
-def forget(store: Store, attempt: str) -> None:
+def forget(store: Store, checkpoint_id: str) -> None:
     """Before a checkpoint is deleted. Raises CheckpointError, OSError."""
-    store.delete(_file(attempt))
+    store.delete(_file(checkpoint_id))
 
 
-def _file(attempt: str) -> str:
-    return f"{layout.PROOFS}/{attempt}{_SUFFIX}"
+def _file(checkpoint_id: str) -> str:
+    return f"{layout.PROOFS}/{checkpoint_id}{_SUFFIX}"
 
 
-def _is_own(store: Store) -> bool:
+def _is_owned_by_user(store: Store) -> bool:
     """Whether the root belongs to this user, as far as its storage knows owners."""
     if "://" in store.url:
         return True

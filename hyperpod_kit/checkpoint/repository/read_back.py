@@ -14,7 +14,7 @@ from hyperpod_kit.checkpoint.repository import digest, layout, manifest, proofs,
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
-GoOn = Callable[[int], bool]
+MayContinue = Callable[[int], bool]
 """Asked before so many bytes are read; False ends it."""
 
 
@@ -40,47 +40,49 @@ def _always(size: int) -> bool:
     return True
 
 
-def read_back(store: Store, attempt: str, go_on: GoOn = _always) -> ReadBack:
+def read_back(store: Store, checkpoint_id: str, may_continue: MayContinue = _always) -> ReadBack:
     """Read all of a committed attempt. Raises nothing."""
-    first = _look(store, attempt, go_on)
+    first = _read_once(store, checkpoint_id, may_continue)
     if first.outcome is not ReadBackOutcome.DAMAGED:
         return first
     # One bad read must not condemn a checkpoint.
-    second = _look(store, attempt, go_on)
+    second = _read_once(store, checkpoint_id, may_continue)
     if second.outcome is ReadBackOutcome.PROVED:
         return ReadBack(ReadBackOutcome.DOUBTFUL, f"read twice, and only the second time right: {first.reason}")
     return second
 
 
-def _look(store: Store, attempt: str, go_on: GoOn) -> ReadBack:
+def _read_once(store: Store, checkpoint_id: str, may_continue: MayContinue) -> ReadBack:
     try:
-        _prove(store, attempt, go_on)
+        _prove(store, checkpoint_id, may_continue)
         return ReadBack(ReadBackOutcome.PROVED)
     except GivenUp:
         return ReadBack(ReadBackOutcome.GIVEN_UP)
     except (CheckpointError, OSError) as err:
         outcome = ReadBackOutcome.DAMAGED if tombstone.proves(err) else ReadBackOutcome.DOUBTFUL
-        return ReadBack(outcome, verify.reason_of(err))
+        return ReadBack(outcome, verify.describe_failure(err))
     except Exception as err:  # of one checkpoint; the others are read
-        return ReadBack(ReadBackOutcome.DOUBTFUL, verify.unforeseen(err))
+        return ReadBack(ReadBackOutcome.DOUBTFUL, verify.describe_unforeseen(err))
 
 
-def _prove(store: Store, attempt: str, go_on: GoOn) -> None:
+def _prove(store: Store, checkpoint_id: str, may_continue: MayContinue) -> None:
     """Raises DigestMismatch, CheckpointError, OSError, GivenUp."""
-    store.from_medium(f"{attempt}/{layout.MANIFEST_FILE}")
-    body = verify.read_manifest(store, attempt)
+    store.from_medium(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
+    body = verify.read_manifest(store, checkpoint_id)
     digest.algorithm(body.digest)
     for small in (body.extra, body.index):
         if small is not None:
-            _ask(go_on, small.size)
-            store.from_medium(f"{attempt}/{small.file}")
-            verify.read_extra(store, attempt, small)
+            _require_continue(may_continue, small.size)
+            store.from_medium(f"{checkpoint_id}/{small.file}")
+            verify.read_extra(store, checkpoint_id, small)
     for record in body.shards:
-        _prove_shard(store, attempt, record, body.chunk, go_on)
+        _prove_shard(store, checkpoint_id, record, body.chunk, may_continue)
 
 
-def _prove_shard(store: Store, attempt: str, record: manifest.FileRecord, chunk: int, go_on: GoOn) -> None:
-    name = f"{attempt}/{record.file}"
+def _prove_shard(
+    store: Store, checkpoint_id: str, record: manifest.FileRecord, chunk: int, may_continue: MayContinue
+) -> None:
+    name = f"{checkpoint_id}/{record.file}"
     store.from_medium(name)
     reader = store.open_read(name)
     try:
@@ -88,14 +90,14 @@ def _prove_shard(store: Store, attempt: str, record: manifest.FileRecord, chunk:
         buffer = stream.Buffer(stream.aligned_up(min(shard.chunk, shard.data_end)))
         for index in range(shard.chunks):
             begin, end = shard.bounds(index)
-            _ask(go_on, end - begin)
+            _require_continue(may_continue, end - begin)
             shard.check(index, shard.fetch(index, buffer))
     finally:
         reader.close()
 
 
-def _ask(go_on: GoOn, size: int) -> None:
-    if not go_on(size):
+def _require_continue(may_continue: MayContinue, size: int) -> None:
+    if not may_continue(size):
         raise GivenUp("the read-back was given up")
 
 
@@ -103,43 +105,43 @@ class Prover:
     """Reads checkpoints of one root back, and knows which were proved: by the root's records, and by itself where the
     root had no room for the record yet.
 
-    `by`: who, for the records. `go_on`: see GoOn.
+    `by`: who, for the records. `may_continue`: see MayContinue.
     """
 
-    def __init__(self, store: Store, *, by: str = "retention", go_on: GoOn = _always) -> None:
-        self._store, self._by, self._go_on = store, by, go_on
+    def __init__(self, store: Store, *, by: str = "retention", may_continue: MayContinue = _always) -> None:
+        self._store, self._by, self._may_continue = store, by, may_continue
         self._unrecorded: Set[str] = set()
 
     def proved(self) -> Set[str]:
         """The attempts that were ever proved. Raises OSError."""
         return proofs.recorded(self._store) | self._unrecorded
 
-    def prove(self, attempt: str) -> ReadBack:
+    def prove(self, checkpoint_id: str) -> ReadBack:
         """Read it back; what was found is left on the root, as far as that takes it."""
-        finding = read_back(self._store, attempt, self._go_on)
+        finding = read_back(self._store, checkpoint_id, self._may_continue)
         if finding.outcome is ReadBackOutcome.PROVED:
-            self._unrecorded.add(attempt)
+            self._unrecorded.add(checkpoint_id)
             self.record()
         elif finding.outcome is ReadBackOutcome.DAMAGED:
-            self._mark(attempt, finding.reason)
+            self._write_tombstone(checkpoint_id, finding.reason)
         return finding
 
     def record(self) -> None:
         """Leave on the root what it had no room for yet. Raises nothing."""
-        for attempt in sorted(self._unrecorded):
+        for checkpoint_id in sorted(self._unrecorded):
             try:
-                proofs.record(self._store, attempt, self._by)
+                proofs.record(self._store, checkpoint_id, self._by)
             except (CheckpointError, OSError):
                 return
-            self._unrecorded.discard(attempt)
+            self._unrecorded.discard(checkpoint_id)
 
-    def forget(self, attempt: str) -> None:
+    def forget(self, checkpoint_id: str) -> None:
         """Before it is deleted. Raises CheckpointError, OSError."""
-        self._unrecorded.discard(attempt)
-        proofs.forget(self._store, attempt)
+        self._unrecorded.discard(checkpoint_id)
+        proofs.forget(self._store, checkpoint_id)
 
-    def _mark(self, attempt: str, reason: str) -> None:
+    def _write_tombstone(self, checkpoint_id: str, reason: str) -> None:
         try:
-            tombstone.mark(self._store, attempt, f"read back: {reason}")
+            tombstone.write(self._store, checkpoint_id, f"read back: {reason}")
         except (CheckpointError, OSError):
             return  # the next one who reads it finds it too

@@ -36,7 +36,7 @@ from hyperpod_kit.checkpoint.repository.read_back import Prover, ReadBack, ReadB
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
-VALID, DAMAGED, UNCOMMITTED, UNKNOWN = "valid", "damaged", "uncommitted", "unknown"
+VALID, DAMAGED, UNCOMMITTED, UNJUDGED = "valid", "damaged", "uncommitted", "unknown"
 SAMPLE = 8
 """One deletion of so many has the newest checkpoint read back though an older one that stays was proved already."""
 
@@ -64,7 +64,7 @@ class Item(NamedTuple):
     @property
     def is_worth_something(self) -> bool:
         """Whether a checkpoint is there, or could be made of what is."""
-        return not self.marked and (self.state == VALID or self.leftover is Leftover.WHOLE)
+        return not self.marked and (self.state == VALID or self.leftover is Leftover.COMPLETE)
 
 
 class RetentionPlan(NamedTuple):
@@ -78,7 +78,7 @@ class Applied(NamedTuple):
     """What was deleted, and what was not: (attempt, why). `damaged`: what a read-back has found to be so."""
 
     deleted: Tuple[str, ...]
-    left: Tuple[Tuple[str, str], ...]
+    remaining: Tuple[Tuple[str, str], ...]
     damaged: Tuple[Tuple[str, str], ...] = ()
 
 
@@ -88,8 +88,8 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
     With `run_id` the checkpoints of other runs are not judged. The newest that counts as valid is `sound` too: by
     default all its files are there with their sizes, no data read. The newest that counts as proved is whole as well.
     """
-    sound = sound or whole
-    pinned, leased, proved = pins.pinned(store), lease.held(store), proofs.recorded(store)
+    sound = sound or has_all_files
+    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
     entries = catalog.attempts(store)
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
@@ -103,9 +103,9 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
             body.metrics if body else {},
             entry.attempt in pinned,
         )
-        above = [item for item in items if item.state == VALID]
-        if state == VALID and not above and not sound(store, entry.attempt):
-            state, note = UNKNOWN, "not whole"
+        newer_valid = [item for item in items if item.state == VALID]
+        if state == VALID and not newer_valid and not sound(store, entry.attempt):
+            state, note = UNJUDGED, "not whole"
         item = Item(
             facts,
             state,
@@ -116,12 +116,14 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
             line=(body.line or 0) if body else 0,
         )
         if state == VALID and entry.attempt in proved:
-            known = any(one.proved for one in above) or not above or whole(store, entry.attempt)
-            item = item._replace(proved=known)
+            is_proved = (
+                any(newer.proved for newer in newer_valid) or not newer_valid or has_all_files(store, entry.attempt)
+            )
+            item = item._replace(proved=is_proved)
         elif state == UNCOMMITTED and entry.attempt in proved:
-            item = item._replace(state=UNKNOWN, note="it was committed, and its manifest is gone")
-        elif above and state in (UNCOMMITTED, DAMAGED) and not marked:
-            item = _looked_at(store, item, run_id)
+            item = item._replace(state=UNJUDGED, note="it was committed, and its manifest is gone")
+        elif newer_valid and state in (UNCOMMITTED, DAMAGED) and not marked:
+            item = _judge_leftover(store, item, run_id)
         items.append(item)
     return items
 
@@ -135,7 +137,7 @@ class _Judged(NamedTuple):
     marked: bool = False
 
 
-def _judge(store: Store, entry: catalog.AttemptEntry, run_id: str) -> _Judged:
+def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged:
     if not entry.committed:
         return _Judged(UNCOMMITTED)
     try:
@@ -149,24 +151,24 @@ def _judge(store: Store, entry: catalog.AttemptEntry, run_id: str) -> _Judged:
             return _Judged(DAMAGED, None, str(err))
         body = verify.parse_manifest(data, entry.attempt)
         if run_id not in ("", body.run_id):
-            return _Judged(UNKNOWN, None, f"of another run, {body.run!r} ({body.run_id})")
+            return _Judged(UNJUDGED, None, f"of another run, {body.run!r} ({body.run_id})")
         return _Judged(VALID, body)
     except (CheckpointError, OSError) as err:
         # Whole but not understood, or not readable now: another version or another day may judge it.
-        return _Judged(UNKNOWN, None, verify.reason_of(err))
+        return _Judged(UNJUDGED, None, verify.describe_failure(err))
     except Exception as err:  # of one checkpoint; the others are judged
-        return _Judged(UNKNOWN, None, verify.unforeseen(err))
+        return _Judged(UNJUDGED, None, verify.describe_unforeseen(err))
 
 
-def _looked_at(store: Store, item: Item, run_id: str) -> Item:
+def _judge_leftover(store: Store, item: Item, run_id: str) -> Item:
     """With what lies there without a manifest that counts."""
     try:
-        found = leftovers.judge(store, item.facts.attempt, run_id)
+        leftover = leftovers.judge(store, item.facts.attempt, run_id)
     except (CheckpointError, OSError) as err:
-        return item._replace(state=UNKNOWN, note=verify.reason_of(err))
-    if found is Leftover.FOREIGN:
-        return item._replace(state=UNKNOWN, note=found.value)
-    return item._replace(leftover=found)
+        return item._replace(state=UNJUDGED, note=verify.describe_failure(err))
+    if leftover is Leftover.FOREIGN:
+        return item._replace(state=UNJUDGED, note=leftover.value)
+    return item._replace(leftover=leftover)
 
 
 def plan(
@@ -184,24 +186,24 @@ def plan(
     valid = [item for item in items if item.state == VALID]
     newest = valid[0] if valid else None
     line = newest.line if newest is not None else 0
-    own = [item.facts for item in valid if item.facts.order[0] >= line]
-    kept = policy.keeps([*([coming] if coming is not None else []), *own]) if own else set()
+    current_line = [item.facts for item in valid if item.facts.order[0] >= line]
+    kept = policy.keeps([*([coming] if coming is not None else []), *current_line]) if current_line else set()
     keep: List[Tuple[str, str]] = []
     delete: List[Tuple[str, str]] = []
     for item in items:
-        attempt = item.facts.attempt
-        if attempt in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
-            delete.append((attempt, "its save came to nothing"))
+        checkpoint_id = item.facts.attempt
+        if checkpoint_id in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
+            delete.append((checkpoint_id, "its save came to nothing"))
             continue
-        why = _protected(item, newest, line, in_need=coming is not None)
-        if why is None and attempt in kept:
-            why = "kept by the policy"
-        if why is not None:
-            keep.append((attempt, why))
+        reason = _protected(item, newest, line, in_need=coming is not None)
+        if reason is None and checkpoint_id in kept:
+            reason = "kept by the policy"
+        if reason is not None:
+            keep.append((checkpoint_id, reason))
         else:
             delete.append(
                 (
-                    attempt,
+                    checkpoint_id,
                     {
                         VALID: "not kept by the policy",
                         DAMAGED: f"damaged: {item.note}",
@@ -226,7 +228,7 @@ def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) 
         return "pinned"
     if item.leased:
         return "being read"
-    if item.state == UNKNOWN:
+    if item.state == UNJUDGED:
         return f"cannot be judged: {item.note}"
     if item.state == UNCOMMITTED and item.facts.order[0] >= newest.facts.order[0]:
         return "never committed, but of a start that may still do so"
@@ -237,7 +239,7 @@ def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) 
 
 def unassured(items: Sequence[Item], planned: RetentionPlan) -> List[Item]:
     """Of what is to be deleted, what is worth something and newer than every proved checkpoint that stays."""
-    going = {attempt for attempt, _ in planned.delete}
+    going = {checkpoint_id for checkpoint_id, _ in planned.delete}
     proved = [item.facts.order for item in items if _assures(item) and item.facts.attempt not in going]
     newest = max(proved, default=None)
     return [
@@ -259,31 +261,33 @@ def next_to_prove(items: Sequence[Item], planned: RetentionPlan) -> Optional[str
     newest = next((item for item in items if item.state == VALID), None)
     if newest is None or newest.proved or not planned.delete:
         return None
-    if unassured(items, planned) or any(_is_sampled(attempt) for attempt, _ in planned.delete):
+    if unassured(items, planned) or any(_is_sampled(checkpoint_id) for checkpoint_id, _ in planned.delete):
         return newest.facts.attempt
     return None
 
 
-def _is_sampled(attempt: str) -> bool:
+def _is_sampled(checkpoint_id: str) -> bool:
     """By the name, so that whoever asks again gets the same answer."""
-    return zlib.crc32(attempt.encode()) % SAMPLE == 0
+    return zlib.crc32(checkpoint_id.encode()) % SAMPLE == 0
 
 
-def with_finding(items: Sequence[Item], attempt: str, finding: ReadBack) -> List[Item]:
+def with_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -> List[Item]:
     """`items`, after that one was read back."""
     changes: Dict[ReadBackOutcome, Dict[str, Any]] = {
         ReadBackOutcome.PROVED: {"proved": True},
         ReadBackOutcome.DAMAGED: {"state": DAMAGED, "note": finding.reason, "proved": False, "marked": True},
-        ReadBackOutcome.DOUBTFUL: {"state": UNKNOWN, "note": finding.reason, "proved": False},
+        ReadBackOutcome.DOUBTFUL: {"state": UNJUDGED, "note": finding.reason, "proved": False},
         ReadBackOutcome.GIVEN_UP: {},
     }
-    return [item._replace(**changes[finding.outcome]) if item.facts.attempt == attempt else item for item in items]
+    return [
+        item._replace(**changes[finding.outcome]) if item.facts.attempt == checkpoint_id else item for item in items
+    ]
 
 
-def without(planned: RetentionPlan, items: Sequence[Item], why: str) -> RetentionPlan:
+def without(planned: RetentionPlan, items: Sequence[Item], reason: str) -> RetentionPlan:
     """The plan with `items` kept after all."""
     names = {item.facts.attempt for item in items}
-    keep = [*planned.keep, *((attempt, why) for attempt, _ in planned.delete if attempt in names)]
+    keep = [*planned.keep, *((checkpoint_id, reason) for checkpoint_id, _ in planned.delete if checkpoint_id in names)]
     return RetentionPlan(
         tuple(sorted(keep, key=_order_of, reverse=True)),
         tuple(pair for pair in planned.delete if pair[0] not in names),
@@ -291,8 +295,8 @@ def without(planned: RetentionPlan, items: Sequence[Item], why: str) -> Retentio
 
 
 def _order_of(pair: Tuple[str, str]) -> Tuple[int, int, str]:
-    name = layout.parse_attempt(pair[0])
-    return catalog.order(name) if name is not None else (0, 0, "")
+    name = layout.parse_checkpoint_id(pair[0])
+    return catalog.sort_key(name) if name is not None else (0, 0, "")
 
 
 def worthless_first(planned: RetentionPlan, items: Sequence[Item]) -> RetentionPlan:
@@ -324,28 +328,28 @@ def assured(
     One that is found to be damaged does not count from then on: the policy keeps an older one in its place. What a
     read-back that was given up was for stays.
     """
-    known = prover.proved()
-    items = [item._replace(proved=item.proved or item.facts.attempt in known) for item in items]
+    proved_ids = prover.proved()
+    items = [item._replace(proved=item.proved or item.facts.attempt in proved_ids) for item in items]
     damaged: List[Tuple[str, str]] = []
     while True:
         planned = plan(items, policy, coming=coming, abandoned=abandoned)
-        attempt = next_to_prove(items, planned)
-        if attempt is None:
+        checkpoint_id = next_to_prove(items, planned)
+        if checkpoint_id is None:
             return Assured(planned, items, tuple(damaged))
-        finding = prover.prove(attempt)
+        finding = prover.prove(checkpoint_id)
         if finding.outcome is ReadBackOutcome.GIVEN_UP:
             return Assured(without(planned, unassured(items, planned), UNPROVED), items, tuple(damaged))
         if finding.outcome is not ReadBackOutcome.PROVED:
-            damaged.append((attempt, finding.reason))
-        items = with_finding(items, attempt, finding)
+            damaged.append((checkpoint_id, finding.reason))
+        items = with_finding(items, checkpoint_id, finding)
 
 
-def whole(store: Store, attempt: str) -> bool:
+def has_all_files(store: Store, checkpoint_id: str) -> bool:
     """Whether all files of a checkpoint are there with their sizes. Reads the manifest, opens nothing else."""
     try:
-        body = verify.read_manifest(store, attempt)
+        body = verify.read_manifest(store, checkpoint_id)
         records = [body.extra, *([body.index] if body.index else []), *body.shards]
-        sizes = store.sizes(attempt)
+        sizes = store.sizes(checkpoint_id)
         return all(sizes.get(record.file) == record.size for record in records)
     except (CheckpointError, OSError):
         return False
@@ -354,44 +358,48 @@ def whole(store: Store, attempt: str) -> bool:
 def apply(
     store: Store,
     planned: RetentionPlan,
-    whose: Optional[identity.RunIdentity],
+    run_identity: Optional[identity.RunIdentity],
     *,
     now: Optional[lease.Moment] = None,
     most: Optional[int] = None,
 ) -> Applied:
-    """Delete what is planned, the oldest first, as long as the root is `whose` it was; `most`: so many of them.
+    """Delete what is planned, the oldest first, as long as the root is that of `run_identity`; `most`: so many of them.
 
     A storage that does not let us delete is asked once: everything else is left with that reason. Raises OSError only
     where leases and pins cannot be listed.
     """
-    left: Dict[str, str] = {}
+    remaining: Dict[str, str] = {}
     deleted: List[str] = []
     failpoint("retention.before")
-    for attempt, _ in reversed(planned.delete):
+    for checkpoint_id, _ in reversed(planned.delete):
         if most is not None and len(deleted) >= most:
             break
         try:
             # Somebody may have begun to read it, or pinned it, since the plan was made.
-            if attempt in pins.pinned(store) or attempt in lease.held(store, now=now):
-                left[attempt] = "pinned or being read"
+            if checkpoint_id in pins.pinned(store) or checkpoint_id in lease.leased_checkpoints(store, now=now):
+                remaining[checkpoint_id] = "pinned or being read"
                 continue
-            if whose is not None:
-                identity.confirm(store, whose)
-            strange = remove(store, attempt)
-            if strange:
-                left[attempt] = f"not deleted, because no checkpoint has such files: {', '.join(strange)}"
+            if run_identity is not None:
+                identity.confirm(store, run_identity)
+            foreign_files = remove(store, checkpoint_id)
+            if foreign_files:
+                remaining[checkpoint_id] = (
+                    f"not deleted, because no checkpoint has such files: {', '.join(foreign_files)}"
+                )
             else:
-                deleted.append(attempt)
+                deleted.append(checkpoint_id)
         except (Unsupported, RunIsOwned) as err:
-            left.update({name: str(err) for name, _ in planned.delete if name not in deleted and name not in left})
+            remaining.update(
+                {name: str(err) for name, _ in planned.delete if name not in deleted and name not in remaining}
+            )
             break
         except (CheckpointError, OSError) as err:
-            left[attempt] = verify.reason_of(err)
+            remaining[checkpoint_id] = verify.describe_failure(err)
     failpoint("retention.done")
-    return Applied(tuple(deleted), tuple(left.items()))
+    return Applied(tuple(deleted), tuple(remaining.items()))
 
 
-def remove(store: Store, attempt: str) -> List[str]:
+def remove(store: Store, checkpoint_id: str) -> List[str]:
     """Delete one attempt: its proof, its manifest, then its data, then its tombstone. Returns the names that are not
     ours; they stay, and so does the directory.
 
@@ -399,27 +407,27 @@ def remove(store: Store, attempt: str) -> List[str]:
 
     Raises Unsupported, CheckpointError when its directory is a link, OSError.
     """
-    if layout.parse_attempt(attempt) is None:
-        raise ValueError(f"{attempt!r} is no attempt")
-    proofs.forget(store, attempt)
-    store.delete(f"{attempt}/{layout.MANIFEST_FILE}")
+    if layout.parse_checkpoint_id(checkpoint_id) is None:
+        raise ValueError(f"{checkpoint_id!r} is no attempt")
+    proofs.forget(store, checkpoint_id)
+    store.delete(f"{checkpoint_id}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")
-    there = store.list(attempt)
-    ours = [f"{attempt}/{name}" for name in there if layout.is_ours(name)]
-    store.delete_all(ours)
+    present_names = store.list(checkpoint_id)
+    kit_files = [f"{checkpoint_id}/{name}" for name in present_names if layout.is_kit_file(name)]
+    store.delete_all(kit_files)
     failpoint("retention.files_deleted")
     # NFS keeps a deleted file under such a name while somebody has it open.
-    strange = [name for name in there if not layout.is_ours(name) and not name.startswith(".nfs")]
-    if not strange:
-        store.delete(f"{attempt}/")
-    store.delete(layout.tombstone_file(attempt))
-    return strange
+    foreign_files = [name for name in present_names if not layout.is_kit_file(name) and not name.startswith(".nfs")]
+    if not foreign_files:
+        store.delete(f"{checkpoint_id}/")
+    store.delete(layout.tombstone_file(checkpoint_id))
+    return foreign_files
 
 
-def run(
+def enforce(
     store: Store,
     policy: Policy,
-    whose: identity.RunIdentity,
+    run_identity: identity.RunIdentity,
     *,
     prover: Optional[Prover] = None,
     coming: Optional[CheckpointFacts] = None,
@@ -430,17 +438,17 @@ def run(
 
     Raises CheckpointError when the root is another run's, or cannot be judged, OSError where it cannot be listed.
     """
-    identity.confirm(store, whose)
+    identity.confirm(store, run_identity)
     prover = prover or Prover(store)
-    items: Sequence[Item] = survey(store, run_id=whose.run_id)
+    items: Sequence[Item] = survey(store, run_id=run_identity.run_id)
     planned, items, damaged = assured(items, prover, policy, coming=coming, abandoned=abandoned)
     if coming is not None:
         planned = worthless_first(planned, items)
-    done = apply(store, planned, whose, most=None if coming is None else 1)._replace(damaged=damaged)
+    applied = apply(store, planned, run_identity, most=None if coming is None else 1)._replace(damaged=damaged)
     prover.record()
     if store.capabilities.delete:
         try:
-            lease.sweep(store)
+            lease.remove_expired(store)
         except (CheckpointError, OSError) as err:
-            return done._replace(left=(*done.left, (layout.LEASES, verify.reason_of(err))))
-    return done
+            return applied._replace(remaining=(*applied.remaining, (layout.LEASES, verify.describe_failure(err))))
+    return applied

@@ -13,11 +13,11 @@ from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.shard_table import (
     Box,
     BoxCounts,
-    Places,
     ShardPattern,
     ShardTable,
-    own_text,
-    table_of,
+    TensorOffsets,
+    build_table,
+    table_text,
 )
 
 Extents = Tuple[int, ...]
@@ -27,17 +27,17 @@ class Rows(Mapping[str, Sequence[Piece]]):
     """All pieces of each tensor."""
 
     @abstractmethod
-    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         """The pieces of which some may hold part of that box of the tensor: all that do, and perhaps others."""
 
 
 def encode(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
     """index.bin of shards whose layouts are known: by tables, or piece by piece where a shard's tensors have gaps."""
-    tables = [table_of(by_shard[number]) for number in sorted(by_shard)]
+    tables = [build_table(by_shard[number]) for number in sorted(by_shard)]
     without_gaps = [table for table in tables if table is not None]
     if len(without_gaps) < len(tables):
         return index.encode(index.build(by_shard))
-    return compact_index.encode([(table.pattern.text().decode(), own_text(table).decode()) for table in without_gaps])
+    return compact_index.encode([(table.pattern.text().decode(), table_text(table).decode()) for table in without_gaps])
 
 
 def read(data: bytes) -> Rows:
@@ -62,7 +62,7 @@ class _Line:
             self._begins = [boxes[number][0][dim] for number in self.order]
             self._widest = max(shape[dim] for _, shape in boxes)
 
-    def near(self, offsets: Extents, shape: Extents) -> List[int]:
+    def find_near(self, offsets: Extents, shape: Extents) -> List[int]:
         """The numbers of those that may meet that box."""
         if self.dim is None or len(offsets) <= self.dim:
             return self.order
@@ -90,11 +90,11 @@ class PieceRows(Rows):
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         pieces = self._pieces.get(name, ())
         if name not in self._lines:
             self._lines[name] = _Line([_box_of(piece.spec) for piece in pieces])
-        return [pieces[number] for number in self._lines[name].near(offsets, shape)]
+        return [pieces[number] for number in self._lines[name].find_near(offsets, shape)]
 
 
 class TableRows(Rows):
@@ -104,10 +104,10 @@ class TableRows(Rows):
         self._shards = shards
         self._patterns: List[ShardPattern] = []
         self._number_of: Dict[int, int] = {}
-        seen: Dict[ShardPattern, int] = {}
+        numbers: Dict[ShardPattern, int] = {}
         for table in shards:  # equal patterns may be several objects; thousands of names are not hashed for each shard
             if id(table.pattern) not in self._number_of:
-                number = seen.setdefault(table.pattern, len(self._patterns))
+                number = numbers.setdefault(table.pattern, len(self._patterns))
                 self._number_of[id(table.pattern)] = number
                 self._patterns += [table.pattern] if number == len(self._patterns) else []
         self._members: List[List[int]] = [[] for _ in self._patterns]
@@ -117,15 +117,15 @@ class TableRows(Rows):
         # Name -> [(pattern, place in it)], name -> [(shard, number among its whole tensors)].
         self._divided: Dict[str, List[Tuple[int, int]]] = {}
         for number, pattern in enumerate(self._patterns):
-            for place, name in enumerate(pattern.names):
-                self._divided.setdefault(name, []).append((number, place))
-        self._whole: Dict[str, List[Tuple[int, int]]] = {}
+            for position, name in enumerate(pattern.names):
+                self._divided.setdefault(name, []).append((number, position))
+        self._undivided: Dict[str, List[Tuple[int, int]]] = {}
         for shard, table in enumerate(shards):
-            for place, (_, spec) in enumerate(table.whole):
-                self._whole.setdefault(spec.name, []).append((shard, place))
-        self._names = list(dict.fromkeys([*self._divided, *self._whole]))
+            for position, (_, spec) in enumerate(table.undivided):
+                self._undivided.setdefault(spec.name, []).append((shard, position))
+        self._names = list(dict.fromkeys([*self._divided, *self._undivided]))
         self._lines: Dict[Tuple[int, int], _Line] = {}
-        self._places: Dict[int, Places] = {}
+        self._offsets: Dict[int, TensorOffsets] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -134,45 +134,49 @@ class TableRows(Rows):
         return len(self._names)
 
     def __getitem__(self, name: str) -> Sequence[Piece]:
-        if name not in self._divided and name not in self._whole:
+        if name not in self._divided and name not in self._undivided:
             raise KeyError(name)
-        found = [
-            self._piece(name, shard, pattern, place)
-            for pattern, place in self._divided.get(name, ())
+        pieces = [
+            self._piece(name, shard, pattern, position)
+            for pattern, position in self._divided.get(name, ())
             for shard in self._members[pattern]
         ]
-        return sorted(found + self._wholes(name), key=lambda piece: (piece.shard, piece.begin))
+        return sorted(pieces + self._undivided_pieces(name), key=lambda piece: (piece.shard, piece.begin))
 
     def specs(self, name: str) -> List[Tuple[int, TensorSpec]]:
         """(shard, what of the tensor it has), by shard: as `[name]`, without where it begins there."""
-        found = [
-            (shard, TensorSpec(name, *self._shards[shard].boxes[self._patterns[pattern].kinds[place]]))
-            for pattern, place in self._divided.get(name, ())
+        listed = [
+            (shard, TensorSpec(name, *self._shards[shard].boxes[self._patterns[pattern].kinds[position]]))
+            for pattern, position in self._divided.get(name, ())
             for shard in self._members[pattern]
         ]
-        found += [(shard, self._shards[shard].whole[place][1]) for shard, place in self._whole.get(name, ())]
-        return sorted(found, key=itemgetter(0))
+        listed += [
+            (shard, self._shards[shard].undivided[position][1]) for shard, position in self._undivided.get(name, ())
+        ]
+        return sorted(listed, key=itemgetter(0))
 
-    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
-        found = []
-        for pattern, place in self._divided.get(name, ()):
+    def find_near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+        pieces = []
+        for pattern, position in self._divided.get(name, ()):
             members = self._members[pattern]
-            line = self._line(pattern, self._patterns[pattern].kinds[place])
-            found += [self._piece(name, members[one], pattern, place) for one in line.near(offsets, shape)]
-        return found + self._wholes(name)
+            line = self._line(pattern, self._patterns[pattern].kinds[position])
+            pieces += [
+                self._piece(name, members[member], pattern, position) for member in line.find_near(offsets, shape)
+            ]
+        return pieces + self._undivided_pieces(name)
 
-    def alike(self) -> Dict[Tuple[Tuple[int, int], ...], List[str]]:
+    def group_by_cut(self) -> Dict[Tuple[Tuple[int, int], ...], List[str]]:
         """Divided tensors that are cut alike on all ranks, by (pattern, box) of each pattern that has them."""
-        found: Dict[Tuple[Tuple[int, int], ...], List[str]] = {}
+        groups: Dict[Tuple[Tuple[int, int], ...], List[str]] = {}
         for name, where in self._divided.items():
-            cut = tuple((pattern, self._patterns[pattern].kinds[place]) for pattern, place in where)
-            found.setdefault(cut, []).append(name)
-        return found
+            cut = tuple((pattern, self._patterns[pattern].kinds[position]) for pattern, position in where)
+            groups.setdefault(cut, []).append(name)
+        return groups
 
     @property
-    def whole(self) -> Mapping[str, Sequence[Tuple[int, int]]]:
+    def undivided(self) -> Mapping[str, Sequence[Tuple[int, int]]]:
         """Tensors that lie whole in a shard: (shard, number among its whole ones)."""
-        return self._whole
+        return self._undivided
 
     def _line(self, pattern: int, kind: int) -> _Line:
         if (pattern, kind) not in self._lines:
@@ -180,20 +184,22 @@ class TableRows(Rows):
             self._lines[pattern, kind] = _Line([(offsets, shape) for _, shape, offsets, _ in boxes])
         return self._lines[pattern, kind]
 
-    def _of(self, shard: int) -> Places:
-        if shard not in self._places:
-            self._places[shard] = self._shards[shard].places()
-        return self._places[shard]
+    def _offsets_in(self, shard: int) -> TensorOffsets:
+        if shard not in self._offsets:
+            self._offsets[shard] = self._shards[shard].offsets()
+        return self._offsets[shard]
 
-    def _piece(self, name: str, shard: int, pattern: int, place: int) -> Piece:
+    def _piece(self, name: str, shard: int, pattern: int, position: int) -> Piece:
         table = self._shards[shard]
-        spec = TensorSpec(name, *table.boxes[table.pattern.kinds[place]])
-        return Piece(spec, shard, self._of(shard).of_divided(place, self._counts[pattern][place]))
+        spec = TensorSpec(name, *table.boxes[table.pattern.kinds[position]])
+        return Piece(spec, shard, self._offsets_in(shard).of_divided(position, self._counts[pattern][position]))
 
-    def _wholes(self, name: str) -> List[Piece]:
-        found = []
-        for shard, place in self._whole.get(name, ()):
+    def _undivided_pieces(self, name: str) -> List[Piece]:
+        pieces = []
+        for shard, position in self._undivided.get(name, ()):
             table = self._shards[shard]
             counts = self._counts[self._number_of[id(table.pattern)]]
-            found.append(Piece(table.whole[place][1], shard, self._of(shard).of_whole(place, counts)))
-        return found
+            pieces.append(
+                Piece(table.undivided[position][1], shard, self._offsets_in(shard).of_undivided(position, counts))
+            )
+        return pieces

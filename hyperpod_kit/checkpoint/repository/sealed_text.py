@@ -29,11 +29,11 @@ def without_seal(data: bytes) -> bytes:
 
 def require(data: bytes, what: str) -> None:
     """Raises CheckpointError unless every byte is as it was written."""
-    found = _SEAL.fullmatch(data[-_LENGTH:])
-    if found is None:
+    seal_match = _SEAL.fullmatch(data[-_LENGTH:])
+    if seal_match is None:
         raise CheckpointError(
             f"{what} does not prove itself: it is torn, or was written by a build before 0.1.0, whose manifest alone "
             "proved it"
         )
-    if digest.small(data[:-_LENGTH]).encode() != found.group(1):
+    if digest.small(data[:-_LENGTH]).encode() != seal_match.group(1):
         raise CheckpointError(f"{what} is torn or damaged: its own digest does not match")

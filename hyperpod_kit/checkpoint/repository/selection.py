@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rewinds, tombstone, verify
-from hyperpod_kit.checkpoint.repository.rewinds import FreshStart
+from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rollbacks, tombstone, verify
+from hyperpod_kit.checkpoint.repository.rollbacks import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.checkpoint.repository.store.patient import once
+from hyperpod_kit.checkpoint.repository.store.retrying import without_retries
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestUnavailable,
@@ -32,7 +32,7 @@ _WALKS = 3
 """How often a walk that has listed no manifest is repeated where a job commits one at the same time."""
 
 
-class Found(NamedTuple):
+class Selection(NamedTuple):
     """The newest valid checkpoint, and why newer ones were rejected.
 
     Attributes:
@@ -52,39 +52,41 @@ class Found(NamedTuple):
     unread: Tuple[str, ...] = ()
 
 
-def walk(where: Where, *, first: Optional[str] = None, own: Optional[str] = None) -> Iterator[catalog.AttemptEntry]:
+def walk(
+    where: Where, *, first: Optional[str] = None, attempt: Optional[str] = None
+) -> Iterator[catalog.CheckpointEntry]:
     """The committed attempts, newest first; with `first`, that one and the older ones only.
 
-    `own` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and `first`
-    may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the environment of
-    its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
-    What was left on purpose (`rewinds`) is not among them, unless it is `first` itself.
-    Each is looked at only when it is asked for. Raises OSError; CheckpointError when `first` is not there.
+    `attempt` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and
+    `first` may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the
+    environment of its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
+    What was left on purpose (`rollbacks`) is not among them, unless it is `first` itself. Each is looked at only when
+    it is asked for. Raises OSError; CheckpointError when `first` is not there.
     """
     store = as_store(where)
-    gone_back = rewinds.standing(store)
-    limit = None if first is None else layout.parse_attempt(first)
-    found = first is None
+    rollback_records = rollbacks.read_records(store)
+    limit = None if first is None else layout.parse_checkpoint_id(first)
+    has_passed_first = first is None
     for entry in catalog.newest_first(store):
         if entry.attempt == first and not entry.committed:
             break
-        if entry.attempt != first and rewinds.why_left(gone_back, entry.name):
+        if entry.attempt != first and rollbacks.reason_left(rollback_records, entry.name):
             continue
         below = (
             first is None
             or entry.attempt == first
-            or (found and limit is not None and entry.order < catalog.order(limit))
+            or (has_passed_first and limit is not None and entry.order < catalog.sort_key(limit))
         )
-        if entry.committed and (below or (own is not None and job_attempt(store, entry.attempt) == own)):
-            found = True
+        if entry.committed and (below or (attempt is not None and job_attempt(store, entry.attempt) == attempt)):
+            has_passed_first = True
             yield entry
-    if not found:
+    if not has_passed_first:
         raise NoSuchCheckpoint(
             f"{first} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
         )
 
 
-def job_attempt(where: Where, attempt: str) -> Optional[str]:
+def job_attempt(where: Where, checkpoint_id: str) -> Optional[str]:
     """The job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, is damaged, or is
     another user's.
 
@@ -92,14 +94,14 @@ def job_attempt(where: Where, attempt: str) -> Optional[str]:
     attempt has saved.
     """
     try:
-        return verify.read_manifest(where, attempt).job.get("attempt")
+        return verify.read_manifest(where, checkpoint_id).job.get("attempt")
     except (CheckpointError, FileNotFoundError, PermissionError):
         return None
 
 
 def newest(
     where: Where, take: Callable[[str], T], passed_over: Mapping[str, str] = _NOTHING, *, past_unread: bool = False
-) -> Tuple[T, Found]:
+) -> Tuple[T, Selection]:
     """What `take` makes of the newest attempt that it does not reject, and which one that is.
 
     `take` gets an attempt's name and rejects it with CheckpointError or OSError. What has a tombstone or is in
@@ -108,7 +110,7 @@ def newest(
     Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed is there
     or can be trusted, DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when
     storage does not give an attempt up (both prove nothing against it, so they must not lead to an older one; with
-    `past_unread` the caller decides, who finds it in `Found.unread`), OSError when the root cannot be read.
+    `past_unread` the caller decides, who finds it in `Selection.unread`), OSError when the root cannot be read.
     """
     store = as_store(where)
     for _ in range(_WALKS):
@@ -116,19 +118,19 @@ def newest(
             return _newest_of_a_walk(store, take, passed_over, past_unread)
         except NoValidCheckpoint as err:
             if err.reasons or not _is_committed_now(store):
-                raise nothing_left(store, err.reasons) from None
-    raise nothing_left(store, ())
+                raise no_checkpoint_error(store, err.reasons) from None
+    raise no_checkpoint_error(store, ())
 
 
 def _newest_of_a_walk(
     store: Store, take: Callable[[str], T], passed_over: Mapping[str, str], past_unread: bool
-) -> Tuple[T, Found]:
+) -> Tuple[T, Selection]:
     """Raises NoValidCheckpoint with a reason for each candidate; with none where no manifest was listed."""
     walked = _Walk(store, take, past_unread)
-    marked: List[catalog.AttemptEntry] = []
+    marked: List[catalog.CheckpointEntry] = []
     for number, entry in enumerate(walk(store)):
         if number == 0:
-            walked.rejected += [(lost.attempt, lost.reason) for lost in lost_before(store, entry.name)]
+            walked.rejected += [(lost.checkpoint_id, lost.reason) for lost in lost_before(store, entry.name)]
         reason = passed_over.get(entry.attempt)
         damage = tombstone.read(store, entry.attempt) if entry.marked and reason is None else None
         if damage is not None:
@@ -137,36 +139,37 @@ def _newest_of_a_walk(
             marked.append(entry)
             walked.rejected.append((entry.attempt, reason))
         elif walked.takes(entry.attempt):
-            return walked.taken[0], walked.found(entry)
+            return walked.taken[0], walked.selection(entry)
     for entry in marked:
         earlier = list(walked.rejected)
         if walked.takes(entry.attempt):
-            return walked.taken[0], walked.found(entry)
+            return walked.taken[0], walked.selection(entry)
         walked.rejected = earlier
-    raise NoValidCheckpoint(store.url, [*walked.rejected, *left(store)])
+    raise NoValidCheckpoint(store.url, [*walked.rejected, *left_on_purpose(store)])
 
 
 def _is_committed_now(store: Store) -> bool:
     """Whether the records name a commit whose manifest is there, although the walk before has listed no manifest: a
     running job has committed it since, and it is not lost."""
     return any(
-        commit.attempt and store.exists(f"{commit.attempt}/{layout.MANIFEST_FILE}") for commit in lost_commits(store)
+        commit.checkpoint_id and store.exists(f"{commit.checkpoint_id}/{layout.MANIFEST_FILE}")
+        for commit in lost_commits(store)
     )
 
 
-def left(store: Store) -> List[Tuple[str, str]]:
+def left_on_purpose(store: Store) -> List[Tuple[str, str]]:
     """The committed attempts that the run left by going back on purpose, and since when; not those that it left to
     begin anew, after which nothing was ever committed. Raises CheckpointError, OSError."""
-    standing = rewinds.standing(store)
-    found: List[Tuple[str, str]] = []
-    for entry in catalog.newest_first(store) if standing else ():
-        record = rewinds.leaving(standing, entry.name) if entry.committed else None
+    rollback_records = rollbacks.read_records(store)
+    reasons: List[Tuple[str, str]] = []
+    for entry in catalog.newest_first(store) if rollback_records else ():
+        record = rollbacks.find_leaving(rollback_records, entry.name) if entry.committed else None
         if record is not None and not isinstance(record, FreshStart):
-            found.append((entry.attempt, f"left on purpose: {record.words}"))
-    return found
+            reasons.append((entry.attempt, f"left on purpose: {record.description}"))
+    return reasons
 
 
-def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
+def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
     """Find the newest checkpoint of which every byte is what was committed.
 
     It reads and compares all data of the checkpoints that it looks at. One with a tombstone comes last, when nothing
@@ -195,10 +198,12 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
             print(checkpoint.step, checkpoint.attempt)
     """
     store = as_store(where)
-    return newest(store, lambda attempt: verify.verify_attempt(store, attempt), passed_over, past_unread=True)[1]
+    return newest(
+        store, lambda checkpoint_id: verify.verify_checkpoint(store, checkpoint_id), passed_over, past_unread=True
+    )[1]
 
 
-def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
+def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
     """Find the newest checkpoint whose manifest proves itself and whose files are all there, by their names.
 
     No data is read, so it costs the same at any size; the restore that follows proves every byte. One with a tombstone
@@ -227,7 +232,9 @@ def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
             print(checkpoint.step, checkpoint.attempt)
     """
     store = as_store(where)
-    return newest(store, lambda attempt: verify.verify_names(store, attempt), passed_over, past_unread=True)[1]
+    return newest(
+        store, lambda checkpoint_id: verify.verify_names(store, checkpoint_id), passed_over, past_unread=True
+    )[1]
 
 
 class _Walk(Generic[T]):
@@ -239,33 +246,35 @@ class _Walk(Generic[T]):
         self.rejected: List[Tuple[str, str]] = []
         self.unread: List[str] = []
 
-    def takes(self, attempt: str) -> bool:
+    def takes(self, checkpoint_id: str) -> bool:
         """Whether it is taken; else the reason is in `rejected`. Raises DigestUnavailable, StorageUnreadable."""
         try:
-            self.taken.append(self._take(attempt))
+            self.taken.append(self._take(checkpoint_id))
             return True
         except (DigestUnavailable, StorageUnreadable):
             raise
         except (CheckpointError, OSError) as err:
-            why = verify.reason_of(err)
+            reason = verify.describe_failure(err)
             if verify.is_unread(err):
                 if not self._past_unread:
-                    raise StorageUnreadable(attempt, why, hint=f"hyperpod-kit checkpoint ls {self._store.url}") from err
-                self.unread.append(attempt)
-            self.rejected.append((attempt, why))
+                    raise StorageUnreadable(
+                        checkpoint_id, reason, hint=f"hyperpod-kit checkpoint ls {self._store.url}"
+                    ) from err
+                self.unread.append(checkpoint_id)
+            self.rejected.append((checkpoint_id, reason))
             return False
         except (HyperpodKitError, MemoryError):
             raise
         except Exception as err:  # what nobody foresaw must not hide an older one that is valid
-            self.rejected.append((attempt, verify.unforeseen(err)))
+            self.rejected.append((checkpoint_id, verify.describe_unforeseen(err)))
             return False
 
-    def found(self, entry: catalog.AttemptEntry) -> Found:
+    def selection(self, entry: catalog.CheckpointEntry) -> Selection:
         rejected = tuple(pair for pair in self.rejected if pair[0] != entry.attempt)
-        return Found(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread))
+        return Selection(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread))
 
 
-def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
+def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
     """The error of a walk that came to its end: nothing was ever committed, which every record has to agree on
     (`commit_records`), or nothing of it is there or can be trusted. Raises CheckpointError, OSError."""
     if rejected:
@@ -282,22 +291,22 @@ def lost_commits(store: Store) -> List[commit_records.LostCommit]:
     return commit_records.lost_commits(commit_records.gather(store))
 
 
-def lost_before(store: Store, newest: layout.AttemptName) -> List[commit_records.LostCommit]:
+def lost_before(store: Store, newest: layout.CheckpointId) -> List[commit_records.LostCommit]:
     """What LATEST names as committed and has no manifest any more, where it is newer than `newest`, which has one: the
     run goes on from that, and people are told why. Raises CheckpointError, OSError."""
     hint = None
     with contextlib.suppress(OSError):  # what is read for people alone ends no restore
-        hint = latest.read(once(store))
-    if hint is None or catalog.order(hint) <= catalog.order(newest):
+        hint = latest.read(without_retries(store))
+    if hint is None or catalog.sort_key(hint) <= catalog.sort_key(newest):
         return []
-    if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rewinds.why_left(rewinds.standing(store), hint):
+    if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rollbacks.reason_left(rollbacks.read_records(store), hint):
         return []
     return [commit_records.LostCommit(str(hint), (layout.LATEST_FILE,), bool(store.list(str(hint))))]
 
 
-def refuse_lost(store: Store) -> None:
+def require_no_lost_commits(store: Store) -> None:
     """For who has found no commit and goes on as if there never was one. Raises NoValidCheckpoint when there was,
     CheckpointError, OSError."""
-    error = nothing_left(store, ())
+    error = no_checkpoint_error(store, ())
     if not isinstance(error, NoCheckpoint):
         raise error

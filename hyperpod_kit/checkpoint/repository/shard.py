@@ -4,7 +4,7 @@
     header         JSON, padded with spaces so that the data begins at a multiple of 4096
     tensors        without gaps: first those whose size is a multiple of 4096, then of 64, then by item size,
                    so every tensor is aligned to its items and every large one to a page
-    own tree       `__hpk__.tree.RRRRR`, U8, where the rank has one: see own_tree
+    own tree       `__hpk__.tree.RRRRR`, U8, where the rank has one: see rank_extra_state
     leaves         `__hpk__.digests.RRRRR`, U8: one leaf per chunk of everything before it
 
 The layout depends on names, types and shapes only: it is computed once, and a save patches three fixed-width numbers.
@@ -87,7 +87,7 @@ class TensorSpec(NamedTuple):
         return count
 
     @property
-    def whole(self) -> Tuple[int, ...]:
+    def full_shape(self) -> Tuple[int, ...]:
         """The shape of the tensor that this is a piece of."""
         return self.full or self.shape
 
@@ -179,7 +179,7 @@ def lay_out(
         places.append((spec, at, at + spec.nbytes))
         at += spec.nbytes
     tree_at, at = at, at + tree
-    ours = {
+    metadata = {
         "format": layout.FORMAT,
         "run": run,
         "rank": rank,
@@ -202,7 +202,7 @@ def lay_out(
                 "DCP_SHARDING_INFO": json.dumps(sharding),
                 "DCP_VERSION": "1.0",
                 "format": "pt",
-                "hpk": json.dumps(ours, sort_keys=True),
+                "hpk": json.dumps(metadata, sort_keys=True),
             }
         }
         for spec, begin, end in places:
@@ -259,11 +259,11 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
         metadata = header.pop("__metadata__")
         meta = json_object(metadata["hpk"], base)
         boxes = json_object(metadata["DCP_SHARDING_INFO"], base)
-        found = []
+        tensors = []
         tree = None
         for name, entry in header.items():
             if name.startswith(_TREES):
-                begin, end = place_of(*entry["data_offsets"])
+                begin, end = parse_range(*entry["data_offsets"])
                 if end > size - base or tree is not None:
                     raise ValueError(f"{name} lies at {begin}..{end}")
                 tree = base + begin, base + end
@@ -272,12 +272,12 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
             begin, end = entry["data_offsets"]
             dtype, shape = meta["dtypes"].get(name, (entry["dtype"], entry["shape"]))
             full = meta["full"].get(name, ())
-            spec = spec_of(name, dtype, shape, _offsets(dtype, boxes[name]["saved_offsets"]) if full else (), full)
-            begin, end = place_of(begin, end)
+            spec = parse_spec(name, dtype, shape, _offsets(dtype, boxes[name]["saved_offsets"]) if full else (), full)
+            begin, end = parse_range(begin, end)
             if end > size - base or end - begin != spec.nbytes:
                 raise ValueError(f"{name} lies at {begin}..{end}")
-            found.append(Placed(spec, base + begin, base + end))
-        return Parsed(tuple(found), meta, tree)
+            tensors.append(Placed(spec, base + begin, base + end))
+        return Parsed(tuple(tensors), meta, tree)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as err:
         raise CheckpointError(f"not a shard: {err}") from None
 
@@ -303,27 +303,27 @@ def head_size(view: memoryview) -> int:
     return 8 + int(length)
 
 
-def spec_of(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> TensorSpec:
+def parse_spec(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> TensorSpec:
     """A tensor as JSON has it. Raises ValueError, TypeError for what can be none."""
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         raise ValueError(f"a tensor is named {str(name)[:80]!r} and of type {str(dtype)[:80]!r}")
-    made = TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full))
-    extents = (*made.shape, *made.offsets, *made.full)
+    spec = TensorSpec(name, dtype, tuple(shape), tuple(offsets), tuple(full))
+    extents = (*spec.shape, *spec.offsets, *spec.full)
     if len(extents) > 3 * MOST_DIMENSIONS:
         raise ValueError(f"{name[:80]} has extents that it cannot have")
-    for one in extents:  # a plain loop: of thousands of ranks a commit reads six each
-        if type(one) is not int or not 0 <= one <= _LARGEST:
+    for number in extents:  # a plain loop: of thousands of ranks a commit reads six each
+        if type(number) is not int or not 0 <= number <= _LARGEST:
             raise ValueError(f"{name[:80]} has extents that it cannot have")
-    if made.full and not len(made.shape) == len(made.offsets) == len(made.full):
+    if spec.full and not len(spec.shape) == len(spec.offsets) == len(spec.full):
         raise ValueError(f"{name[:80]} has a box of other dimensions than its own")
-    if 0 not in made.shape:
+    if 0 not in spec.shape:
         # Where an empty box lies, nothing is read or written; torch has put such ones behind the end.
-        for at, extent, full in zip(made.offsets, made.shape, made.full):
+        for at, extent, full in zip(spec.offsets, spec.shape, spec.full):
             if at + extent > full:
                 raise ValueError(f"{name[:80]} has a box that does not lie in it")
-    if not _has_bytes(made.whole):
+    if not _has_bytes(spec.full_shape):
         raise ValueError(f"{name[:80]} has more numbers than there can be")
-    return made
+    return spec
 
 
 def _has_bytes(extents: Tuple[int, ...]) -> bool:
@@ -334,7 +334,7 @@ def _has_bytes(extents: Tuple[int, ...]) -> bool:
     return count <= _MOST_NUMBERS
 
 
-def place_of(begin: Any, end: Any) -> Tuple[int, int]:
+def parse_range(begin: Any, end: Any) -> Tuple[int, int]:
     """Where a tensor lies, as JSON has it. Raises ValueError."""
     if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 1 << 63:
         raise ValueError(f"a tensor lies at {str(begin)[:80]}..{str(end)[:80]}")

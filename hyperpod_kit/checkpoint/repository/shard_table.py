@@ -13,7 +13,7 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, spec_of
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, parse_spec
 from hyperpod_kit.untrusted import parse
 
 Box = Tuple[str, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
@@ -36,36 +36,36 @@ class ShardPattern(NamedTuple):
 
 
 class ShardTable(NamedTuple):
-    """All tensors of one shard. `whole`: (place among all of the shard, tensor), ascending; `base`: where the first
+    """All tensors of one shard. `undivided`: (place among all of the shard, tensor), ascending; `base`: where the first
     tensor begins, in bytes of the file."""
 
     pattern: ShardPattern
     boxes: Tuple[Box, ...]
-    whole: Tuple[Tuple[int, TensorSpec], ...]
+    undivided: Tuple[Tuple[int, TensorSpec], ...]
     base: int
 
-    def places(self) -> Places:
-        return Places(self)
+    def offsets(self) -> TensorOffsets:
+        return TensorOffsets(self)
 
 
-class Places:
+class TensorOffsets:
     """Where each tensor of a shard begins: what lies before it is counted and not walked."""
 
     def __init__(self, table: ShardTable) -> None:
         self._base = table.base
         self._sizes = [TensorSpec("", *box).nbytes for box in table.boxes]
-        self._sums = [0, *accumulate(spec.nbytes for _, spec in table.whole)]
-        self._before = [place - number for number, (place, _) in enumerate(table.whole)]
+        self._sums = [0, *accumulate(spec.nbytes for _, spec in table.undivided)]
+        self._before = [position - number for number, (position, _) in enumerate(table.undivided)]
 
     def of_divided(self, number: int, counts: Sequence[int]) -> int:
         """Of the pattern's `number`th tensor, before which `counts` of each box are (see `BoxCounts`)."""
-        whole = self._sums[bisect_right(self._before, number)]
-        return self._base + whole + sum(map(int.__mul__, counts, self._sizes))
+        undivided_bytes = self._sums[bisect_right(self._before, number)]
+        return self._base + undivided_bytes + sum(map(int.__mul__, counts, self._sizes))
 
-    def of_whole(self, number: int, counts: BoxCounts) -> int:
+    def of_undivided(self, number: int, counts: BoxCounts) -> int:
         """Of the shard's `number`th whole tensor; `counts` of all places of the pattern."""
-        here = counts[self._before[number]]
-        return self._base + self._sums[number] + sum(map(int.__mul__, here, self._sizes))
+        counts_before = counts[self._before[number]]
+        return self._base + self._sums[number] + sum(map(int.__mul__, counts_before, self._sizes))
 
 
 class BoxCounts:
@@ -92,14 +92,14 @@ class BoxCounts:
         return counts
 
 
-def table_of(pieces: Sequence[Placed]) -> Optional[ShardTable]:
+def build_table(pieces: Sequence[Placed]) -> Optional[ShardTable]:
     """The table of a shard; None where its tensors do not lie one behind the other, or nearly all are cut otherwise."""
     names: List[str] = []
     kinds: List[int] = []
     boxes: Dict[Box, int] = {}
-    whole: List[Tuple[int, TensorSpec]] = []
+    undivided: List[Tuple[int, TensorSpec]] = []
     at = base = pieces[0].begin if pieces else 0
-    for place, (spec, begin, end) in enumerate(pieces):
+    for position, (spec, begin, end) in enumerate(pieces):
         if begin != at or end - begin != spec.nbytes:
             return None
         at = end
@@ -107,40 +107,40 @@ def table_of(pieces: Sequence[Placed]) -> Optional[ShardTable]:
             names.append(spec.name)
             kinds.append(boxes.setdefault(spec[1:], len(boxes)))
         else:
-            whole.append((place, spec))
+            undivided.append((position, spec))
     if len(names) * len(boxes) > _MOST_COUNTS:
         return None
-    return ShardTable(ShardPattern(tuple(names), tuple(kinds), len(boxes)), tuple(boxes), tuple(whole), base)
+    return ShardTable(ShardPattern(tuple(names), tuple(kinds), len(boxes)), tuple(boxes), tuple(undivided), base)
 
 
-def placed_of(table: ShardTable) -> Tuple[Placed, ...]:
-    """Undo `table_of`."""
+def place_tensors(table: ShardTable) -> Tuple[Placed, ...]:
+    """Undo `build_table`."""
     names, kinds, _ = table.pattern
     divided = iter(TensorSpec(name, *table.boxes[kind]) for name, kind in zip(names, kinds))
-    whole = dict(table.whole)
-    found = []
+    undivided = dict(table.undivided)
+    placed = []
     at = table.base
-    for place in range(len(names) + len(whole)):
-        spec = whole[place] if place in whole else next(divided)
-        found.append(Placed(spec, at, at + spec.nbytes))
+    for position in range(len(names) + len(undivided)):
+        spec = undivided[position] if position in undivided else next(divided)
+        placed.append(Placed(spec, at, at + spec.nbytes))
         at += spec.nbytes
-    return tuple(found)
+    return tuple(placed)
 
 
-def own_text(table: ShardTable) -> bytes:
+def table_text(table: ShardTable) -> bytes:
     """All but the pattern."""
-    whole = [[place, spec.name, spec.dtype, list(spec.shape)] for place, spec in table.whole]
-    return json.dumps([table.base, [list(box) for box in table.boxes], whole], separators=(",", ":")).encode()
+    undivided = [[position, spec.name, spec.dtype, list(spec.shape)] for position, spec in table.undivided]
+    return json.dumps([table.base, [list(box) for box in table.boxes], undivided], separators=(",", ":")).encode()
 
 
 def parse_pattern(text: bytes) -> ShardPattern:
     """Undo `ShardPattern.text`. Raises ValueError."""
-    return pattern_from(parse.document(text, len(text)))
+    return decode_pattern(parse.document(text, len(text)))
 
 
-def pattern_from(said: Any) -> ShardPattern:
+def decode_pattern(body: Any) -> ShardPattern:
     """The same of parsed JSON. Raises ValueError."""
-    names, kinds = _list(said, 2)
+    names, kinds = _list(body, 2)
     if not isinstance(names, list) or not isinstance(kinds, list) or len(names) != len(kinds):
         raise ValueError("a pattern has as many boxes as names")
     if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
@@ -153,33 +153,33 @@ def pattern_from(said: Any) -> ShardPattern:
     return ShardPattern(tuple(names), tuple(kinds), cuts)
 
 
-def parse_table(pattern: ShardPattern, own: bytes) -> ShardTable:
-    """The table of a pattern and of what `own_text` said. Raises ValueError, TypeError."""
-    return table_from(pattern, parse.document(own, len(own)))
+def parse_table(pattern: ShardPattern, text: bytes) -> ShardTable:
+    """The table of a pattern and of what `table_text` said. Raises ValueError, TypeError."""
+    return decode_table(pattern, parse.document(text, len(text)))
 
 
-def table_from(pattern: ShardPattern, said: Any) -> ShardTable:
+def decode_table(pattern: ShardPattern, body: Any) -> ShardTable:
     """The same of parsed JSON. Raises ValueError, TypeError."""
-    base, boxes, whole = _list(said, 3)
-    made: List[Box] = []
+    base, boxes, undivided = _list(body, 3)
+    parsed_boxes: List[Box] = []
     for box in _list(boxes):
-        spec = spec_of("", *_list(box, 4))
+        spec = parse_spec("", *_list(box, 4))
         if not spec.full:
             raise ValueError("a box is part of no tensor")
-        made.append((spec.dtype, spec.shape, spec.offsets, spec.full))
-    if pattern.cuts > len(made):
+        parsed_boxes.append((spec.dtype, spec.shape, spec.offsets, spec.full))
+    if pattern.cuts > len(parsed_boxes):
         raise ValueError("a shard lacks a box of its pattern")
     rows: List[Tuple[int, TensorSpec]] = []
     before = -1
-    for row in _list(whole):
-        place, name, dtype, shape = _list(row, 4)
-        if type(place) is not int or not before < place < len(pattern.names) + len(_list(whole)):
-            raise ValueError(f"a tensor has the place {str(place)[:40]} in its shard")
-        rows.append((place, spec_of(name, dtype, shape, (), ())))
-        before = place
+    for row in _list(undivided):
+        position, name, dtype, shape = _list(row, 4)
+        if type(position) is not int or not before < position < len(pattern.names) + len(_list(undivided)):
+            raise ValueError(f"a tensor has the place {str(position)[:40]} in its shard")
+        rows.append((position, parse_spec(name, dtype, shape, (), ())))
+        before = position
     if type(base) is not int or not 0 <= base < 1 << 62:
         raise ValueError(f"a shard's tensors begin at {str(base)[:40]}")
-    return ShardTable(pattern, tuple(made), tuple(rows), base)
+    return ShardTable(pattern, tuple(parsed_boxes), tuple(rows), base)
 
 
 def _list(value: Any, count: Optional[int] = None) -> List[Any]:

@@ -15,17 +15,17 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean
 
 
-def taken_by(store: Store, epoch: int) -> Optional[str]:
+def find_newer_start(store: Store, epoch: int) -> Optional[str]:
     """Who has the root since a start after `epoch`, in words; None while that is the newest. One listing, of what comes
     behind its own epoch file. Raises OSError."""
     later = map(layout.parse_epoch, store.list(after=layout.epoch_file(epoch), until=layout.EPOCHS_END))
     newest = max((number for number in later if number is not None), default=0)
     if newest <= epoch:
         return None
-    return f"{store.url} was taken by a newer start: {_in_words(store, newest)}"
+    return f"{store.url} was taken by a newer start: {_describe_start(store, newest)}"
 
 
-def _in_words(store: Store, epoch: int) -> str:
+def _describe_start(store: Store, epoch: int) -> str:
     """What that start's epoch file says of it."""
     name = layout.epoch_file(epoch)
     try:

@@ -77,9 +77,9 @@ class Shard:
         begin = self.data_end // PAGE * PAGE
         tail = Buffer(aligned_up(size - begin))
         self._leaves = bytes(self.fill(tail.view, begin, size)[self.data_end - begin :])
-        found = digest.root(self._alg, self._leaves, size)
-        if found != root:
-            raise DigestMismatch(f"{name} (digests)", root, found)
+        actual_root = digest.root(self._alg, self._leaves, size)
+        if actual_root != root:
+            raise DigestMismatch(f"{name} (digests)", root, actual_root)
 
     def bounds(self, index: int) -> Tuple[int, int]:
         """[begin, end) of a chunk; the leaves belong to none."""
@@ -97,13 +97,13 @@ class Shard:
 
     def check(self, index: int, view: memoryview) -> None:
         """Raises DigestMismatch, naming the bytes, unless the view is this chunk."""
-        found = self._alg.leaf(view)
-        if found != self.leaf(index):
+        actual_leaf = self._alg.leaf(view)
+        if actual_leaf != self.leaf(index):
             begin, end = self.bounds(index)
             raise DigestMismatch(
                 f"{self.name} bytes {begin}..{end}",
                 f"{self._alg.name}:{self.leaf(index).hex()}",
-                f"{self._alg.name}:{found.hex()}",
+                f"{self._alg.name}:{actual_leaf.hex()}",
             )
 
     def read(self, begin: int, end: int) -> bytes:
@@ -122,11 +122,11 @@ class Shard:
 
         `begin` is a multiple of PAGE, and the view has room up to the next one after `end`.
         """
-        wanted = aligned_up(end - begin) if self.source.align > 1 else end - begin
+        limit = aligned_up(end - begin) if self.source.align > 1 else end - begin
         done = 0
         while done < end - begin:
-            got = self.source.read_into(view[done:wanted], begin + done)
-            if got <= 0:
+            count = self.source.read_into(view[done:limit], begin + done)
+            if count <= 0:
                 raise CheckpointError(f"{self.name} ends at byte {begin + done}")
-            done += got
+            done += count
         return view[: end - begin]

@@ -23,31 +23,31 @@ def proves(err: BaseException) -> bool:
     return isinstance(err, DigestMismatch)
 
 
-def mark(store: Store, attempt: str, reason: str) -> None:
+def write(store: Store, checkpoint_id: str, reason: str) -> None:
     """Write the tombstone; one that is there stays. Raises OSError."""
     failpoint("tombstone.before")
     body = {
         "format": FORMAT,
-        "attempt": attempt,
+        "attempt": checkpoint_id,
         "reason": reason,
         "host": socket.gethostname(),
         "time": manifest.now(),
     }
     with contextlib.suppress(FileExistsError):
-        store.create(layout.tombstone_file(attempt), manifest.seal_json(body))
+        store.create(layout.tombstone_file(checkpoint_id), manifest.seal_json(body))
     failpoint("tombstone.after")
 
 
-def read(store: Store, attempt: str) -> Optional[str]:
+def read(store: Store, checkpoint_id: str) -> Optional[str]:
     """Why the attempt is damaged; None when it is not marked, or the tombstone itself is torn or another's.
 
     Raises OSError.
     """
-    name = layout.tombstone_file(attempt)
+    name = layout.tombstone_file(checkpoint_id)
     try:
         body = manifest.open_json(store.read(name), name)
     except (FileNotFoundError, CheckpointError):
         return None
-    if body.get("format") != FORMAT or body.get("attempt") != attempt:
+    if body.get("format") != FORMAT or body.get("attempt") != checkpoint_id:
         return None
     return str(body.get("reason"))

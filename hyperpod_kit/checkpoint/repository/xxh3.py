@@ -57,12 +57,12 @@ _release.restype = None
 
 def _over(function: Any, data: Any) -> Any:
     """function(address, length) of contiguous `data`. Raises BufferError for other memory, TypeError."""
-    held = _Buffer()
-    _get(data, ctypes.byref(held), 0)  # 0 is PyBUF_SIMPLE; an error is raised by ctypes.pythonapi
+    buffer = _Buffer()
+    _get(data, ctypes.byref(buffer), 0)  # 0 is PyBUF_SIMPLE; an error is raised by ctypes.pythonapi
     try:
-        return function(held.buf, held.len)
+        return function(buffer.buf, buffer.len)
     finally:
-        _release(ctypes.byref(held))
+        _release(ctypes.byref(buffer))
 
 
 @functools.lru_cache(maxsize=1)
@@ -81,7 +81,7 @@ def load() -> Optional[Functions]:
         function.restype = result
 
     def wide_digest(data: Any) -> bytes:
-        found = _over(wide, data)
-        return struct.pack(">QQ", found.high, found.low)
+        halves = _over(wide, data)
+        return struct.pack(">QQ", halves.high, halves.low)
 
     return Functions(lambda data: struct.pack(">Q", _over(narrow, data)), wide_digest)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Callable, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, met
+from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, connect
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job.fan_out.destination import digest_of
 
@@ -34,12 +34,12 @@ class PeerServer:
 
     def _answer(self, wire: Wire, _node: int) -> None:
         while True:
-            number = wire.hear("chunk").get("number")
+            number = wire.expect("chunk").get("number")
             if type(number) is not int:
                 raise JobError("no number of a chunk")
             data, digest = self._give(number)
-            wire.say(op="have", size=len(data), digest=digest)
-            wire.hear("go")  # bytes that followed a line at once would be read with it
+            wire.send_message(op="have", size=len(data), digest=digest)
+            wire.expect("go")  # bytes that followed a line at once would be read with it
             wire.send_all(data)
 
 
@@ -54,12 +54,12 @@ class ChunkPeer:
         """Its bytes, compared with what the peer says of them. Raises OSError, Untrusted, JobError, ValueError."""
         if not 0 <= size <= _MOST:
             raise JobError(f"a chunk of {size} bytes")
-        wire = self._wire = self._wire or met(self._addresses, self._key, self._here)
-        wire.say(op="chunk", number=number)
-        said = wire.hear("have")
+        wire = self._wire = self._wire or connect(self._addresses, self._key, self._here)
+        wire.send_message(op="chunk", number=number)
+        said = wire.expect("have")
         if said.get("size") != size:
             raise JobError(f"chunk {number} has {said.get('size')} bytes there, expected {size}")
-        wire.say(op="go")
+        wire.send_message(op="go")
         data = memoryview(bytearray(size))
         wire.receive_all([data[at : at + _STEP] for at in range(0, size, _STEP)])
         if digest_of(data) != said.get("digest"):

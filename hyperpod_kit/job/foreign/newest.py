@@ -20,7 +20,7 @@ DETECTORS: Tuple[Detector, ...] = (dcp.detect, megatron.detect, deepspeed.detect
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """As `repository.selection.Found`, with the framework and how far validity was proven.
+    """As `repository.selection.Selection`, with the framework and how far validity was proven.
 
     Its order is (0, step): these frameworks number nothing but steps.
     """

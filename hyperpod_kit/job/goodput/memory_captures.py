@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import Iterator, Mapping, Optional
 
-from hyperpod_kit.checkpoint.agent import capture_age, control_page, places, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Page
+from hyperpod_kit.checkpoint.agent import capture_age, control_page, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Page
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT, HPK_SHM_DIR
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.goodput.time_rows import MemoryCapture
@@ -24,7 +24,9 @@ _RANK = 0
 def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
     """Of the job whose environment this is; None where none is in sight. `now`: Unix seconds."""
     try:
-        pages = [page for page in _pages(env.get(HPK_SHM_DIR, "")) if page.state in WHOLE and _is_of(page, env)]
+        pages = [
+            page for page in _pages(env.get(HPK_SHM_DIR, "")) if page.state in COMPLETE_STATES and _is_of(page, env)
+        ]
     except (OSError, Untrusted):
         return None
     if not pages:
@@ -37,8 +39,8 @@ def newest(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
 def _pages(where: str) -> Iterator[Page]:
     """Of each slot of rank 0 that this user has here; damaged ones are passed over. `where`: the node's shared memory,
     as the job has it. Raises OSError."""
-    for folder in places.of_mine(where):
-        for name in shm_slots.names(folder, uid=places.node_uid(), rank=_RANK):
+    for folder in shm_paths.user_directories(where):
+        for name in shm_slots.names(folder, uid=shm_paths.node_uid(), rank=_RANK):
             try:
                 descriptor, _ = files.open_to_read(os.path.join(folder, name.file("ctl")), owner=os.geteuid())
             except (OSError, Untrusted):

@@ -11,8 +11,8 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
 
 if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent.failure_note import FoundNote
     from hyperpod_kit.checkpoint.agent.job_note import FoundJob
-    from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 FILE = "hyperpod_kit.prom"
 

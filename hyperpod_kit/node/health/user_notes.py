@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Sequence
 from hyperpod_kit.node.context import Node
 
 if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent.failure_note import FoundNote
     from hyperpod_kit.checkpoint.agent.job_note import FoundJob
-    from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 
 def saves(node: Node) -> Sequence[FoundNote]:
@@ -22,9 +22,9 @@ def saves(node: Node) -> Sequence[FoundNote]:
     try:
         if not _any(node, ".saves"):
             return ()
-        from hyperpod_kit.checkpoint.agent import saves_note
+        from hyperpod_kit.checkpoint.agent import failure_note
 
-        return saves_note.read_all(node.paths.shared_memory)
+        return failure_note.read_all(node.paths.shared_memory)
     except OSError:
         return ()
 
@@ -42,7 +42,7 @@ def jobs(node: Node) -> Sequence[FoundJob]:
 
 
 def _any(node: Node, ending: str) -> bool:
-    from hyperpod_kit.checkpoint.agent import places
+    from hyperpod_kit.checkpoint.agent import shm_paths
 
-    with contextlib.closing(places.listed(node.paths.shared_memory, ending, 1)) as notes:
+    with contextlib.closing(shm_paths.list_files(node.paths.shared_memory, ending, 1)) as notes:
         return next(notes, None) is not None

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
@@ -80,7 +80,7 @@ def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
 def _pages(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
     """(uid, page, whether it is a copy of another node's capture) of every slot here. Raises OSError."""
     for below in ("", COPIES):
-        for uid, name, named in places.listed(folder, ".ctl", MOST_SLOTS, below=below):
+        for uid, name, named in shm_paths.list_files(folder, ".ctl", MOST_SLOTS, below=below):
             page = _page(name, named)
             if page is not None:
                 yield uid, page, bool(below)

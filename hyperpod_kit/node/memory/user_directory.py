@@ -9,7 +9,7 @@ import os
 import sys
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.locks import hold_lock
 
@@ -23,7 +23,7 @@ def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
     moved = ""
     try:
         with hold_lock(node, "shared-memory", seconds=2) as locked:
-            moved = places.prepare(where, int(uid or -1), aside=locked)
+            moved = shm_paths.prepare(where, int(uid or -1), aside=locked)
     except OSError as err:
         if uid:
             whom = f"uid {uid}"
@@ -32,5 +32,5 @@ def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
         print(f"hyperpod-kit: no directory for {whom} in {where}: {err.strerror or err}", file=sys.stderr)
         return
     if moved:
-        audit.record("moved aside", f"{where}/{places.PARENT}", moved, asked_by=asked_by)
+        audit.record("moved aside", f"{where}/{shm_paths.PARENT}", moved, asked_by=asked_by)
         print(f"hyperpod-kit: {moved}", file=sys.stderr)

@@ -72,7 +72,7 @@ class FsxRelease:
                     for waiting in items
                     if waiting not in released and _checkpoint_path(waiting) not in retained_paths
                 ]
-                retained += [(path, verify.reason_of(err)) for path in rest]
+                retained += [(path, verify.describe_failure(err)) for path in rest]
         return TierResult(tuple(released), tuple(retained))
 
     def _release_batch(
@@ -104,7 +104,10 @@ class FsxRelease:
                 mark_released(item)
             except (HyperpodKitError, OSError) as err:
                 retained.append(
-                    (_checkpoint_path(item), f"released, and its manifest does not come back: {verify.reason_of(err)}")
+                    (
+                        _checkpoint_path(item),
+                        f"released, and its manifest does not come back: {verify.describe_failure(err)}",
+                    )
                 )
         return retained
 

@@ -14,7 +14,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
-from hyperpod_kit.checkpoint.repository.store import below
+from hyperpod_kit.checkpoint.repository.store import root_files
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
@@ -58,7 +58,7 @@ def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: iden
                 f"{target.url}/{checkpoint_id}: another checkpoint of that name is there; nothing was deleted"
             )
         with _translated_errors(source, target, checkpoint_id):
-            verify.verify_attempt(target, checkpoint_id)
+            verify.verify_checkpoint(target, checkpoint_id)
         return False
     body = verify.parse_manifest(data, checkpoint_id)
     file_records = [*body.shards, body.extra]
@@ -91,7 +91,7 @@ def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpo
     for name in (*names, checkpoint_id):
         path = os.path.join(source.url, name)
         status = os.lstat(path)
-        folder = below.open_folder(target.url, name)
+        folder = root_files.open_folder(target.url, name)
         try:
             last = os.path.basename(name)
             handle = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -132,8 +132,8 @@ def remove(source: Store, checkpoint_id: str, run: identity.RunIdentity, keep: i
     if reason:
         raise TierError(f"{source.url}/{checkpoint_id} stays: {reason}")
     result = retention.apply(source, retention.RetentionPlan((), ((checkpoint_id, "by a rule"),)), run)
-    if result.left:
-        raise TierError(f"{source.url}/{checkpoint_id} stays: {result.left[0][1]}")
+    if result.remaining:
+        raise TierError(f"{source.url}/{checkpoint_id} stays: {result.remaining[0][1]}")
 
 
 def _copy_file(source: Store, target: Store, name: str) -> None:

@@ -61,7 +61,7 @@ def make_plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
             # Of several roots one user's must not end the others' turn.
             if isinstance(err, (Absent, UsageError)) and len(roots) == 1:
                 raise
-            failed.append((root, verify.reason_of(err)))
+            failed.append((root, verify.describe_failure(err)))
             continue
         surveyed[tier_root.store.url] = tier_root
         pools[pool.name] = pool
@@ -87,7 +87,7 @@ def apply_plan(planned: TierPlan, rule: TierRule, to: str | None, on_removed: Ca
         except (HyperpodKitError, OSError) as err:
             if isinstance(err, UsageError):
                 raise
-            retained.append((f"{item.root}/{item.attempt}", verify.reason_of(err)))
+            retained.append((f"{item.root}/{item.attempt}", verify.describe_failure(err)))
     return TierResult(tuple(removed), tuple(retained))
 
 

@@ -27,7 +27,7 @@ class TierRoot(NamedTuple):
 def is_intact(store: Store, attempt: str) -> bool:
     """Whether every byte is what was committed."""
     try:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
         return True
     except (CheckpointError, OSError):
         return False
@@ -43,7 +43,7 @@ def survey_root(root: str, keep: int) -> TierRoot:
     if not os.path.isdir(root):
         raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
     store = open_store(os.path.realpath(root))
-    run = identity.of_root(store)
+    run = identity.find_identity(store)
     if run is None:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
     checkpoints = _with_verified(store, retention.survey(store, run_id=run.run_id, sound=is_intact), keep)
@@ -98,7 +98,7 @@ def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -
             if is_intact(store, item.facts.attempt):
                 verified += 1
             else:
-                item = item._replace(state=retention.UNKNOWN, note="its bytes are not those that were saved")
+                item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")
         items.append(item)
     return items
 

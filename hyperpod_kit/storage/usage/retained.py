@@ -35,13 +35,13 @@ def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
         try:
             checkpoints += [Deletable(*row) for row in owner.run_as_owner(run, partial(_deletable_of_run, run, keep))]
         except (HyperpodKitError, OSError) as err:
-            checkpoints.append(Deletable(run, "", "", 0, verify.reason_of(err)))
+            checkpoints.append(Deletable(run, "", "", 0, verify.describe_failure(err)))
     return checkpoints
 
 
 def _deletable_of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
-    identity_of_run = identity.of_root(store)
+    identity_of_run = identity.find_identity(store)
     run_id = identity_of_run.run_id if identity_of_run else ""
     items = retention.survey(store, run_id=run_id)
     planned = retention.plan(items, Latest(keep))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay.launch import BenchError
 from hyperpod_kit.storage.bench.replay.workload import MODES, SIZES
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         "version": version(),
         "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": machine.describe(args.dir, places.base()),
+        "machine": machine.describe(args.dir, shm_paths.base()),
         "repeat": args.repeat,
         "patience": args.patience,
         "errors": [],
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    with Bench(args.dir, places.base(), args.patience) as scratch:
+    with Bench(args.dir, shm_paths.base(), args.patience) as scratch:
         measured: list[run.Run] = []
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.storage.bench.replay.peers import Peers
 from hyperpod_kit.storage.bench.replay.replaying import wait_durable
 from hyperpod_kit.storage.bench.replay.workload import Workload
@@ -113,7 +113,7 @@ class Saving:
         agents = usage.agents()
         with usage.Watch([mine, *agents]) as watch:
             self.save(manager, 1)
-        slots = usage.segments(places.base()) if self.peers.rank == 0 else 0
+        slots = usage.segments(shm_paths.base()) if self.peers.rank == 0 else 0
         self.samples["usage"] = {
             "segments": int(self.peers.total(slots)),
             "trainer": int(self.peers.slowest(watch.private[mine] - anonymous)),

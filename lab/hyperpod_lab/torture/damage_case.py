@@ -161,7 +161,7 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
     ranks = Ranks(alone=True)
     start = startup.identify(ranks, root, None, None)
     nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
-    got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, held=()).got
+    got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, copies_of_ranks=()).got
     if not isinstance(got, Restored):
         return {"error": "started from scratch", "declared": False}
     return {

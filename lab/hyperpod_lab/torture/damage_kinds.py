@@ -209,7 +209,7 @@ def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
 def _of_attempts(names: RootNames) -> Iterator[DamageKind]:
     """Whole attempts that are renamed, copied, deleted, mixed up, or beside strange things."""
     for index, attempt in enumerate(names.attempts):
-        name = layout.parse_attempt(attempt)
+        name = layout.parse_checkpoint_id(attempt)
         assert name is not None
         expected = OLDER if index == 0 else NEWEST
         yield DamageKind(

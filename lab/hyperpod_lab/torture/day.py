@@ -17,7 +17,7 @@ DAY = 25 * 3600.0
 
 def of_the_run(folder: str, seconds: float = DAY) -> None:
     """The run has begun so much earlier; its captures are as old as they are."""
-    for place in (folder, partner_memory.folder_of(folder)):
+    for place in (folder, partner_memory.copies_directory(folder)):
         for name in partner_memory.names(place):
             for suffix in ("ctl", "img"):
                 path = os.path.join(place, name.file(suffix))
@@ -28,12 +28,12 @@ def of_the_run(folder: str, seconds: float = DAY) -> None:
 
 def of_the_captures(folder: str, seconds: float = DAY) -> None:
     """Every capture was sealed so much earlier; what has no moment yet has none."""
-    for place in (folder, partner_memory.folder_of(folder)):
+    for place in (folder, partner_memory.copies_directory(folder)):
         for slot in shm_slots.attached(place, partner_memory.names(place)):
             page, moment = slot.page, capture_age.now()
             age = capture_age.age(page, moment) if page is not None else None
             if page is not None and age is not None:
                 sealed = moment._replace(seconds=moment.seconds - age - seconds)
-                slot.put(capture_age.dated(page, sealed))
+                slot.write_page(capture_age.dated(page, sealed))
             slot.close()
     of_the_run(folder, seconds)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.agent import capture_age, flush, partner_memory, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, Page
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES, Key, Page
 from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.untrusted import by_descriptor
@@ -140,7 +140,7 @@ class _DayRun:
         if problem is not None:
             return DayOutcome(0, 0, 0, False, f"it could not begin: {problem}")
         before = self._newer(self._nodes)
-        copies = sum(len(_pages(partner_memory.folder_of(str(node.shm)))) for node in self._nodes)
+        copies = sum(len(_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
         self._happen()
         lost = self._missing(before)
         told_lost = any(one.lost for one in self._outcomes)
@@ -294,7 +294,7 @@ def _pages(folder: str) -> list[Page]:
     for slot in shm_slots.attached(folder, partner_memory.names(folder)):
         page = slot.page
         slot.close()
-        if page is not None and page.state in WHOLE:
+        if page is not None and page.state in COMPLETE_STATES:
             found.append(page)
     return found
 
@@ -306,12 +306,12 @@ def _slots(folder: Path) -> list[str]:
 
 def _of_another_clock(folder: str) -> None:
     """As if each capture had been sealed in a time to come, or by a clock that nobody here knows."""
-    for place in (folder, partner_memory.folder_of(folder)):
+    for place in (folder, partner_memory.copies_directory(folder)):
         for number, slot in enumerate(shm_slots.attached(place, partner_memory.names(place))):
             page, now = slot.page, capture_age.now()
-            if page is not None and page.state in WHOLE:
+            if page is not None and page.state in COMPLETE_STATES:
                 other = now._replace(seconds=now.seconds + 1e9) if number % 2 else now._replace(clock="another")
-                slot.put(capture_age.dated(page, other))
+                slot.write_page(capture_age.dated(page, other))
             slot.close()
 
 

@@ -246,7 +246,7 @@ def _template(here: Ground, seed: int) -> Template:
     shards = {}
     for seq in (PREVIOUS, NEW):
         newest = found.attempt if seq == PREVIOUS else selection.newest_valid(made.root).attempt
-        if layout.parse_attempt(newest) is None or f"seq-{seq:06d}" not in newest:
+        if layout.parse_checkpoint_id(newest) is None or f"seq-{seq:06d}" not in newest:
             raise CheckpointError(f"{newest} is not the checkpoint with seq {seq}")
         shards[seq] = [(root / newest / layout.shard_file(rank)).read_bytes() for rank in range(_WORLD)]
     if not set(os.listdir(made.shm)):

@@ -91,9 +91,9 @@ class _Target:
     def verdict(self, file: str) -> str:
         """What `verify` says: `named`, or what it said instead of naming the damaged file."""
         try:
-            verify.verify_attempt(str(self.root), self.attempt)
+            verify.verify_checkpoint(str(self.root), self.attempt)
         except (CheckpointError, OSError) as err:
-            reason = verify.reason_of(err)
+            reason = verify.describe_failure(err)
             return "named" if file in reason else f"the reason does not name {file}: {reason}"
         return "passed"
 

@@ -185,7 +185,7 @@ def _whole(root: str) -> str:
     for entry in catalog.attempts(store):
         try:
             if entry.committed:
-                verify.verify_attempt(store, entry.attempt)
+                verify.verify_checkpoint(store, entry.attempt)
                 return entry.attempt
         except (CheckpointError, OSError):
             continue

@@ -226,7 +226,7 @@ def _prune(root: str, failpoint: str, trace: str) -> None:
     from hyperpod_kit.checkpoint.repository import identity, policy, retention
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-    whose = identity.of_root(root)
+    whose = identity.find_identity(root)
     assert whose is not None
-    retention.run(open_store(root), policy.Latest(2), whose)
+    retention.enforce(open_store(root), policy.Latest(2), whose)
     os._exit(0)

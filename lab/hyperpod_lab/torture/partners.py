@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
-from hyperpod_kit.checkpoint.partners import RankPlace
+from hyperpod_kit.checkpoint.partners import RankNode
 from hyperpod_kit.checkpoint.partners import partners as partners_of
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
@@ -142,7 +142,7 @@ def _ended(ranks: Sequence[BaseProcess]) -> bool:
 
 def _floor(told: Sequence[Events], nodes: Sequence[Ground], loss: Loss, copied: bool) -> int:
     """The oldest seq that may come back."""
-    holder = partners_of([RankPlace((socket.gethostname(), str(node.shm)), "") for node in nodes])
+    holder = partners_of([RankNode((socket.gethostname(), str(node.shm)), "") for node in nodes])
     held = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
     levels = (SaveState.SEALED, SaveState.DURABLE) if held else (SaveState.DURABLE,)
     return max((event["seq"] for events in told for event in events if event["what"] in levels), default=0)

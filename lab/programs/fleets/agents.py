@@ -26,6 +26,7 @@ from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent import agent_events, rpc
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
 from hyperpod_kit.checkpoint.agent.leader import Leader
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
@@ -34,10 +35,9 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankDone,
     RankPersisted,
     RankSealed,
-    rank_report,
+    parse_rank_report,
 )
-from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
-from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.worker import Worker
 from hyperpod_kit.checkpoint.repository import identity
 
@@ -72,7 +72,7 @@ class Rank0:
         self.whose = identity.open_root(root, "fleet")
         storage = Storage(
             root,
-            whose=self.whose,
+            run_identity=self.whose,
             directory=None,
             rank=0,
             versions={},
@@ -83,7 +83,7 @@ class Rank0:
         hub = rpc.Hub(TOKEN, self._heard, peers=world - 1, addresses=["127.0.0.1"])
         self.hub = hub
         chores = Worker("chores", self.events.put)
-        counted = Counted(
+        counted = FailureCounter(
             tempfile.mkdtemp(dir=os.path.dirname(root)), root, self.whose, model.INCARNATION, storage, chores
         )
         self.ends: Set[OrderKind] = set()
@@ -92,9 +92,9 @@ class Rank0:
 
     def _heard(self, rank: int, said: Any) -> None:
         if said is None:
-            self.events.put(agent_events.RankGone(rank))
+            self.events.put(agent_events.RankDisconnected(rank))
             return
-        report = rank_report(said)
+        report = parse_rank_report(said)
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
 
@@ -111,9 +111,9 @@ class Rank0:
             if isinstance(event, dict):
                 return event
             if isinstance(event, agent_events.FromRank):
-                self.leader.heard(event.rank, event.report)
-            elif isinstance(event, agent_events.RankGone):
-                self.leader.lost(event.rank)
+                self.leader.on_report(event.rank, event.report)
+            elif isinstance(event, agent_events.RankDisconnected):
+                self.leader.on_disconnected(event.rank)
             else:
                 self.leader.on_result(event)
 
@@ -156,8 +156,8 @@ def main(world: int, root: str) -> None:
     base = status("VmRSS")
     rank0 = Rank0(world, root)
     peers = Peers(rank0)
-    own = rank0.leader.heard
-    teller = ReportTeller(outright=True)
+    own = rank0.leader.on_report
+    teller = ReportEncoder(inline_texts=True)
 
     def phase(name: str, words: str, first: Callable[[], None] = lambda: None) -> None:
         with meter.phase(name) as row:
@@ -170,7 +170,7 @@ def main(world: int, root: str) -> None:
     for seq, kind in ((1, "new layout"), (2, "same layout")):
         key = model.key(seq)
         report = model.report(0, world, seq, rank0.whose.run_id, root)
-        done = RankPersisted(key, teller.said(report))
+        done = RankPersisted(key, teller.encode(report))
         phase(f"captured, {kind}", f"captured {seq}", partial(own, 0, RankCaptured(key, False, None)))
         phase(f"sealed, {kind}", f"sealed {seq}", partial(own, 0, RankSealed(key)))
         phase(f"commit, {kind}", f"persisted {seq}", partial(own, 0, done))
@@ -179,7 +179,7 @@ def main(world: int, root: str) -> None:
     print(json.dumps({"files": meter.rows["files"]}), flush=True)
     own(0, RankCaptured(model.key(3), False, None))
     phase("captured before a death", "captured 3")
-    rank0.leader.attendance.hurried = True  # as an agent's is whose trainer was ended for the lost node's sake
+    rank0.leader.membership.hurried = True  # as an agent's is whose trainer was ended for the lost node's sake
     phase("death of a node", "death 3")
     own(0, RankDone())
     phase("end", "end")

@@ -46,7 +46,7 @@ def read_bytes() -> int:
 def checkpoint(root: str, world: int) -> None:
     """A committed attempt of `world` shards, of which only the names are there."""
     whose = identity.open_root(root, "decided")
-    attempt = str(layout.AttemptName(1, 10, 1, model.INCARNATION))
+    attempt = str(layout.CheckpointId(1, 10, 1, model.INCARNATION))
     os.mkdir(os.path.join(root, attempt))
     shards = []
     for rank in range(world):

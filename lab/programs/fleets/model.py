@@ -15,10 +15,10 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.checkpoint.agent.shard_report import InShard, Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest
-from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
 
 HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
@@ -127,7 +127,7 @@ def in_shard(rank: int, seq: int, end: int) -> Optional[InShard]:
     if not rank:
         return None
     own = own_text(rank, seq).encode()
-    return InShard(OwnTree(end, len(own), digest.small(own)), ("extra", "rng"))
+    return InShard(RankStateLocation(end, len(own), digest.small(own)), ("extra", "rng"))
 
 
 def placed(rank: int, world: int) -> Tuple[Placed, ...]:
@@ -192,13 +192,13 @@ def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
     )
 
 
-class OneForAll(ReportTeller):
+class OneForAll(ReportEncoder):
     """The texts of all ranks. Each rank's own teller says a text outright once it was asked for it; this one never
     does, or all ranks would."""
 
     def text(self, wanted: str) -> Optional[str]:
-        found = super().text(wanted)
-        self._asked.clear()
+        found = super().find_text(wanted)
+        self._requested.clear()
         return found
 
 
@@ -217,18 +217,18 @@ class Reporters:
 
     def said(self, rank: int, seq: int) -> Dict[str, Any]:
         """Of a layout at the first save only."""
-        self.teller.forget()
+        self.teller.reset()
         if seq > 1:
             return self._same_layout(rank, seq)
         if rank < len(parameters()):
-            said = self.teller.said(report(rank, self._world, seq, self._run_id, self._root))
+            said = self.teller.encode(report(rank, self._world, seq, self._run_id, self._root))
         else:
             said = self._short(rank, seq)
         return said
 
     def checked(self, rank: int) -> bool:
-        self.teller.forget()
-        mine = self.teller.said(report(rank, self._world, 1, self._run_id, self._root))
+        self.teller.reset()
+        mine = self.teller.encode(report(rank, self._world, 1, self._run_id, self._root))
         page = mine["page"]
         page["extra_root"] = ""  # of a text that is not made here
         short = self._short(rank, 1)
@@ -243,8 +243,8 @@ class Reporters:
             for shape, (begin, end) in zip(shapes, cut)
         )
         if kind not in self._patterns:
-            self.teller.forget()
-            full = self.teller.said(report(rank, self._world, seq, self._run_id, self._root))
+            self.teller.reset()
+            full = self.teller.encode(report(rank, self._world, seq, self._run_id, self._root))
             _, boxes, whole = json.loads(full["own"])
             assert not whole
             self._patterns[kind] = (full["pattern"], tuple(shapes.index(tuple(box[3])) for box in boxes))
@@ -264,7 +264,7 @@ class Reporters:
             begin, end = rows(shape[0], self._world, rank)
             size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
         if self._alike[0] != seq:
-            self._alike = (seq, self.teller.said(report(1, self._world, seq, self._run_id, self._root))["parts"])
+            self._alike = (seq, self.teller.encode(report(1, self._world, seq, self._run_id, self._root))["parts"])
         body = text(rank, seq)
         own = in_shard(rank, seq, size)
         assert own is not None, "rank 0 is not short"
@@ -275,5 +275,5 @@ class Reporters:
             "page": made.to_json(),
             "record": record.to_json(),
             "parts": self._alike[1],
-            "tree": list(own.place),
+            "tree": list(own.location),
         }

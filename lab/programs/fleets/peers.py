@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, List, Tuple
 import model
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.checkpoint.agent import greeting
-from hyperpod_kit.checkpoint.agent.channel import Sealed
+from hyperpod_kit.checkpoint.agent import handshake
+from hyperpod_kit.checkpoint.agent.channel import MessageSeals
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankCaptured,
     RankDone,
@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankSealed,
     RankText,
 )
-from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
+from hyperpod_kit.checkpoint.agent.report_texts import ReportEncoder
 from hyperpod_kit.untrusted.lines import Lines
 
 NODE = 8
@@ -35,19 +35,19 @@ NODE = 8
 class Peer:
     """One agent's connection; sends and receives what Channel would, and counts it."""
 
-    def __init__(self, port: int, token: str, rank: int, teller: ReportTeller) -> None:
+    def __init__(self, port: int, token: str, rank: int, teller: ReportEncoder) -> None:
         self.teller, self.sent, self.received = teller, 0, 0
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
-        met = greeting.greet(self.sock, token.encode(), rank, False, 60)
+        met = handshake.perform_handshake(self.sock, token.encode(), rank, False, 60)
         if met is None:
             raise SystemExit(f"rank {rank} was not let in")
         self.sock.settimeout(None)
-        self.seals: Sealed = met[0]
+        self.seals: MessageSeals = met[0]
         self.lines: Lines = met[1]
         self.lines.most = 1 << 28
 
     def send(self, said: Dict[str, Any]) -> None:
-        data = self.seals.said.sealed(json.dumps(said, separators=(",", ":")).encode()) + b"\n"
+        data = self.seals.outgoing.sealed(json.dumps(said, separators=(",", ":")).encode()) + b"\n"
         self.sock.sendall(data)
         self.sent += len(data)
 
@@ -60,10 +60,10 @@ class Peer:
                     raise SystemExit("rank 0's agent is gone")
                 return False
             self.received += len(line) + 1
-            said = json.loads(self.seals.heard.opened(line))
+            said = json.loads(self.seals.incoming.opened(line))
             if said["op"] == "tell":
                 key = (said["key"][0], said["key"][1], said["key"][2])
-                self.send(RankText(key, said["note"], self.teller.text(said["note"])).to_json())
+                self.send(RankText(key, said["note"], self.teller.find_text(said["note"])).to_json())
             elif said["op"] == op:
                 return True
 

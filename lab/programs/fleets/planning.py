@@ -17,7 +17,7 @@ import model
 import torch
 from meter import Meter
 
-from hyperpod_kit.checkpoint import candidates, collectives, values
+from hyperpod_kit.checkpoint import candidates, collectives, wire_values
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -68,23 +68,23 @@ class SimulatedRanks(Ranks):
 
     def _all(self, data: bytes, size: int) -> List[bytes]:
         self.wire.received += size * (self.world - 1)
-        return super()._all(data, size)
+        return super()._all_gather_bytes(data, size)
 
 
 def restore_plan(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
     """What all ranks do before they read their own shards."""
     store = open_store(root)
-    held = ranks.gather(candidates.here([], None, run_id, ranks.rank))
-    found = next(candidates.newest_first(ranks, store, held, candidates.NOTHING_TOLD))
+    held = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
+    found = next(candidates.newest_first(ranks, store, held, candidates.NO_DECISION))
     run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), found)
     try:
-        header = run.walk([], lambda header: header)
+        header = run.try_tiers([], lambda header: header)
     finally:
         run.close()
     assert header is not None
-    everybody = Agreement(ranks, found.attempt)
-    everybody.fit_and_tell(lambda: ((), header.plan))
-    everybody.prove_and_tell(lambda: ((), 1))
+    everybody = Agreement(ranks, found.checkpoint_id)
+    everybody.fit_and_share(lambda: ((), header.plan))
+    everybody.prove_and_share(lambda: ((), 1))
     return header
 
 
@@ -109,14 +109,16 @@ def main(world: int, root: str) -> None:
     half = world // 2
     ranks = SimulatedRanks(half)
     with meter.phase("reshard: where all lies") as row:
-        attempt = reshard.Attempt(open_store(root), f"seq-000002.step-0000000020.e1-{model.INCARNATION}", header.body)
-        table = reshard.rows_of(ranks, attempt)
+        attempt = reshard.OpenCheckpoint(
+            open_store(root), f"seq-000002.step-0000000020.e1-{model.INCARNATION}", header.body
+        )
+        table = reshard.shared_rows(ranks, attempt)
         row["bytes_in"] = ranks.wire.received
     assert not isinstance(table, Reason)
     middle = half // 2
     with meter.phase("reshard: what a rank needs") as row:
-        needed = slices.needs(table, targets(middle, half), digest.CHUNK)
-        told = len(values.pack([number for chunk in needed for number in chunk]))
+        needed = slices.needed_chunks(table, targets(middle, half), digest.CHUNK)
+        told = len(wire_values.pack([number for chunk in needed for number in chunk]))
         row["bytes_in"] = told * (half - 1)
     del table
     with meter.phase("reshard: who reads what") as row:

@@ -114,9 +114,9 @@ def resident(kind: str) -> None:
 
 def serve(folder: str) -> None:
     """S3 on loopback."""
-    from hyperpod_kit.rehearsal.keys import Key
-    from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-    from hyperpod_kit.rehearsal.sagemaker.server import serve as server_of
+    from hyperpod_rehearsal.keys import Key
+    from hyperpod_rehearsal.s3.store import StoredBuckets
+    from hyperpod_rehearsal.sagemaker.server import serve as server_of
 
     store = StoredBuckets(Path(folder))
     store.create_bucket(BUCKET)

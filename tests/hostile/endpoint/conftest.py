@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
-from hyperpod_kit.rehearsal.efs.service import EfsService
-from hyperpod_kit.rehearsal.keys import Keys
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_rehearsal.efs.service import EfsService
+from hyperpod_rehearsal.keys import Keys
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
 from tests.hostile.endpoint.requests import BUCKET
 
 

@@ -13,13 +13,13 @@ from typing import Any, Callable
 
 from hyperpod_kit.checkpoint.agent import (
     control_page,
+    extra_state,
+    failure_note,
+    failure_rows,
     job_note,
     local,
-    lost_rows,
     note_page,
-    saves_note,
     shm_slots,
-    trees,
 )
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
@@ -32,10 +32,10 @@ from hyperpod_kit.checkpoint.repository import (
     layout,
     lease,
     manifest,
+    non_tensor_state,
     pins,
-    rewinds,
+    rollbacks,
     rows,
-    saved_tree,
     shard,
     shard_table,
     tombstone,
@@ -50,7 +50,7 @@ from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, a_text, some_bytes
 from tests.hostile.fuzz.places import file_of, folder
 
-ATTEMPT = str(layout.AttemptName(5, 50, 2, "abcd"))
+ATTEMPT = str(layout.CheckpointId(5, 50, 2, "abcd"))
 SHARDS = tuple(FileRecord(layout.shard_file(rank), 4096, "blake2b:" + "0" * 32, rank) for rank in range(2))
 MANIFEST = Manifest(
     run="x",
@@ -110,7 +110,7 @@ PAGE = control_page.Page(
 )
 
 
-_NAME = layout.parse_attempt(ATTEMPT)
+_NAME = layout.parse_checkpoint_id(ATTEMPT)
 assert _NAME is not None
 REWIND = {
     "format": "hpk-rewind/1",
@@ -167,16 +167,16 @@ def read_manifest(data: bytes) -> None:
 
 
 def read_run(data: bytes) -> None:
-    identity.said(a_store(layout.RUN_FILE, data))
+    identity.read_run_file(a_store(layout.RUN_FILE, data))
 
 
 def read_rewind(data: bytes) -> None:
-    store = a_store(f"{layout.REWINDS}/000001.json", data)
+    store = a_store(f"{layout.ROLLBACKS}/000001.json", data)
     store._objects[layout.epoch_file(9)] = b"{}"
-    found = rewinds.standing(store)
-    name = layout.parse_attempt(ATTEMPT)
+    found = rollbacks.read_records(store)
+    name = layout.parse_checkpoint_id(ATTEMPT)
     assert name is not None
-    use(rewinds.why_left(found, name))
+    use(rollbacks.reason_left(found, name))
 
 
 def read_latest_and_starts(data: bytes) -> None:
@@ -192,10 +192,10 @@ def read_latest_and_starts(data: bytes) -> None:
         }
     )
     list(catalog.newest_first(store))
-    catalog.highest(store)
+    catalog.highest_epoch_and_seq(store)
     tombstone.read(store, ATTEMPT)
     pins.pinned(store)
-    identity._of_start(store, layout.epoch_file(2))
+    identity._identity_in_epoch_file(store, layout.epoch_file(2))
 
 
 def read_names(data: bytes) -> None:
@@ -208,10 +208,10 @@ def read_names(data: bytes) -> None:
     ]
     store._objects.update({name: b"" for name in names})
     list(catalog.newest_first(store))
-    catalog.highest(store)
-    lease.held(store)
+    catalog.highest_epoch_and_seq(store)
+    lease.leased_checkpoints(store)
     pins.pinned(store)
-    lost_rows.newest(store)
+    failure_rows.read_newest(store)
     identity.evidence(store)
 
 
@@ -246,14 +246,14 @@ def an_index() -> Parser:
     def read(data: bytes) -> None:
         for pieces in index.decode(data).tensors().values():
             for piece in pieces:
-                use(piece.spec.nbytes, piece.spec.whole, piece.spec.first)
+                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.first)
 
     return Parser("checkpoint: index.bin", read, (CheckpointError,), make, (seed,))
 
 
 def a_compact_index() -> Parser:
-    tables = [shard_table.table_of(LAID.tensors)] * 2
-    texts = [(one.pattern.text().decode(), shard_table.own_text(one).decode()) for one in tables if one is not None]
+    tables = [shard_table.build_table(LAID.tensors)] * 2
+    texts = [(one.pattern.text().decode(), shard_table.table_text(one).decode()) for one in tables if one is not None]
     seed = compact_index.encode(texts)
     plain = zlib.decompress(seed[8:-16])
 
@@ -267,8 +267,8 @@ def a_compact_index() -> Parser:
         found = rows.read(data)
         for name in found:
             for piece in found[name]:
-                use(piece.spec.nbytes, piece.spec.whole, piece.spec.first, piece.begin)
-            found.near(name, (0, 0), (1, 1))
+                use(piece.spec.nbytes, piece.spec.full_shape, piece.spec.first, piece.begin)
+            found.find_near(name, (0, 0), (1, 1))
 
     return Parser("checkpoint: index.bin, version 2", read, (CheckpointError,), make, (seed,))
 
@@ -290,7 +290,7 @@ def a_shard() -> Parser:
     def read(data: bytes) -> None:
         found = shard.parse(memoryview(data))
         for placed in found.tensors:
-            use(placed.spec.nbytes, placed.spec.whole, placed.spec.first, placed.spec.stored())
+            use(placed.spec.nbytes, placed.spec.full_shape, placed.spec.first, placed.spec.stored())
         shard.Parser().parse(memoryview(data))
 
     return Parser("checkpoint: shard header", read, (CheckpointError,), make, (seed,))
@@ -318,7 +318,7 @@ def a_page() -> Parser:
         if found is None:
             raise CheckpointError("no page")
         page = found[1]
-        name = layout.AttemptName(page.seq, page.step, page.epoch, page.origin.incarnation)
+        name = layout.CheckpointId(page.seq, page.step, page.epoch, page.origin.incarnation)
         use(
             page.origin.trainer,
             page.key,
@@ -349,15 +349,15 @@ def a_note(name: str, note: Any, of: Callable[[Any], object]) -> Parser:
     return Parser(name, read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
 
 
-SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
+SAVES = failure_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
 FARES = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
 
 
 def a_lost_row() -> Parser:
-    row = lost_rows.Row(3, 8, 2, "no room", 1.7e9)._asdict()
+    row = failure_rows.Row(3, 8, 2, "no room", 1.7e9)._asdict()
 
     def read(data: bytes) -> None:
-        lost_rows.newest(a_store(".hpk/saves-e000003-000008.json", data))
+        failure_rows.read_newest(a_store(".hpk/saves-e000003-000008.json", data))
 
     return Parser("checkpoint: lost saves", read, (), lambda rng: a_json(rng, [row]), (json.dumps(row).encode(),))
 
@@ -365,10 +365,10 @@ def a_lost_row() -> Parser:
 def read_report(data: bytes) -> None:
     place = folder("local")
     file = file_of(data, f"local/hpk-{'0' * 12}/{ATTEMPT}/{layout.report_file(0)}")
-    for part in local.reports(place, "0" * 12, 0):
+    for part in local.list_parts(place, "0" * 12, 0):
         use(part.report.page.key, part.report.page.origin.world, part.report.record.root, part.report.record.size)
         for placed in part.report.pieces:
-            use(placed.spec.nbytes, placed.end - placed.begin, placed.spec.whole)
+            use(placed.spec.nbytes, placed.end - placed.begin, placed.spec.full_shape)
     os.unlink(file)
 
 
@@ -389,9 +389,9 @@ EXTRA = {
 
 def read_trees(data: bytes) -> None:
     for rank in range(3):
-        list(saved_tree.tensors(trees.tree_of(data, rank)))
-    list(saved_tree.wholes(trees.whole_of(data)))
-    trees.parts_of(data, 3)
+        list(non_tensor_state.tensors(extra_state.tree_of(data, rank)))
+    list(non_tensor_state.wholes(extra_state.merge_trees(data)))
+    extra_state.parts_of(data, 3)
 
 
 REPORT = Report(PAGE, SHARDS[0], "{}", LAID.tensors).to_json()
@@ -419,8 +419,8 @@ PARSERS = [
     a_compact_index(),
     a_shard(),
     a_page(),
-    a_note("shared memory: note of saves", SAVES, saves_note._of),
-    a_note("shared memory: note of a job", FARES, job_note._of),
+    a_note("shared memory: note of saves", SAVES, failure_note._parse_note),
+    a_note("shared memory: note of a job", FARES, job_note._parse_job_note),
     a_lost_row(),
     sealed("node's disk: report", REPORT, read_report),
 ]

@@ -131,7 +131,7 @@ def with_files(work: Callable[[ImportedFiles], object]) -> None:
 
 def read_weights(data: bytes) -> None:
     path = Path(file_of(data, "w.safetensors"))
-    with_files(lambda files: safetensors_files.of_file(files, path))
+    with_files(lambda files: safetensors_files.inspect_file(files, path))
 
 
 def read_weights_folder(data: bytes) -> None:
@@ -139,21 +139,21 @@ def read_weights_folder(data: bytes) -> None:
     for name in (safetensors_files.INDEX, "config.json"):
         (place / name).write_bytes(data)
     (place / "model-1.safetensors").write_bytes(a_weights())
-    with_files(lambda files: safetensors_files.of_folder(files, place))
+    with_files(lambda files: safetensors_files.inspect_folder(files, place))
 
 
 def read_tensor(data: bytes) -> None:
     path = Path(file_of(data, "t.pt"))
-    with_files(lambda files: torch_files.tensor_at(files, path, 0, len(data)))
+    with_files(lambda files: torch_files.locate_tensor(files, path, 0, len(data)))
 
 
 def read_value(data: bytes) -> None:
     path = Path(file_of(data, "v.pt"))
-    with_files(lambda files: torch_files.value_at(files, path, 0, len(data)))
+    with_files(lambda files: torch_files.load_value(files, path, 0, len(data)))
 
 
 def read_torch(data: bytes) -> None:
-    from_torch.looked_at(Path(file_of(data, "t.pt")))
+    from_torch.load_file(Path(file_of(data, "t.pt")))
 
 
 def read_deepspeed(data: bytes) -> None:
@@ -169,9 +169,9 @@ def read_dcp(data: bytes, metadata: bool) -> None:
         os.truncate(place / ".metadata", DCP_METADATA_SIZE)
 
     def look(files: ImportedFiles) -> None:
-        found = dcp_folder.looked_at(files, place)
+        found = dcp_folder.inspect_folder(files, place)
         for name in found.values:
-            dcp_folder.value_of(files, found, name)
+            dcp_folder.load_value(files, found, name)
 
     with_files(look)
 

@@ -219,7 +219,7 @@ def read_messages(data: bytes) -> None:
         there.close()
         channel = Channel(here)
         try:
-            while channel.arrived() is not None:
+            while channel.receive_nowait() is not None:
                 pass
         except EOFError as err:
             if err.args:  # and not just the end

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
-from hyperpod_kit.checkpoint.agent import assemble, handoff_reports
+from hyperpod_kit.checkpoint.agent import assemble, partial_commit_reports
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest, shard
@@ -177,7 +177,7 @@ def _of_rank(rank: int) -> Report:
 def _handed_in() -> Dict[str, bytes]:
     store = MemoryStore("memory")
     for rank in range(WORLD):
-        handoff_reports.put(store, ATTEMPT, rank, _of_rank(rank))
+        partial_commit_reports.write_report(store, ATTEMPT, rank, _of_rank(rank))
     return {name: bytes(data) for name, data in store._objects.items()}
 
 
@@ -191,7 +191,7 @@ def read_handed_in(data: bytes) -> None:
     store = MemoryStore("memory")
     store._objects.update(HANDED_IN)
     store._objects[name.decode("latin-1") if name.decode("latin-1") in HANDED_IN else min(REPORTS)] = content
-    reports = handoff_reports.read(store, ATTEMPT, WORLD)
+    reports = partial_commit_reports.read_reports(store, ATTEMPT, WORLD)
     assert reports is not None
     made = assemble.assemble(reports, {"writer": "flush"})
     manifest.decode(made.manifest.encode())

@@ -22,8 +22,8 @@ from hyperpod_kit.checkpoint.repository import (
     layout,
     leftovers,
     manifest,
-    own_tree,
-    saved_tree,
+    non_tensor_state,
+    rank_extra_state,
     shard,
 )
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -48,7 +48,7 @@ VALUES = codec.encode(
         "keys": {1: "a", (2, None): b"bytes"},
         "kinds": [torch.float32, torch.device("cpu"), PurePosixPath("/a"), frozenset((1, 2)), {3}, torch.Size((1, 2))],
         "weights": [torch.zeros(2), numpy.zeros((2, 2)), torch.nn.Parameter(torch.zeros(1))],
-        "chosen": layout.AttemptName(1, 2, 3, "abcd"),
+        "chosen": layout.CheckpointId(1, 2, 3, "abcd"),
     },
     "top",
     _taken,
@@ -79,10 +79,10 @@ def read_values(data: bytes) -> None:
         tree = json.loads(data)
     except (ValueError, RecursionError) as err:
         raise CheckpointError(f"no input: {err}") from None
-    saved_tree.require_sound(tree)
+    non_tensor_state.require_sound(tree)
     list(codec.tensor_names(tree))
     list(codec.records(tree))
-    codec.renamed(TREE, tree)
+    codec.saved_names(TREE, tree)
     codec.decode(tree, lambda name: None, plain=True)  # type: ignore[arg-type, return-value]
     codec.decode(tree, TENSORS.__getitem__)
 
@@ -96,10 +96,10 @@ def read_own_tree(data: bytes) -> None:
     """`data`: where the tree lies as JSON, a zero, and the file."""
     said, _, content = data.partition(b"\0")
     try:
-        place = own_tree.place_of(json.loads(said))
+        place = rank_extra_state.parse_location(json.loads(said))
     except (ValueError, TypeError, RecursionError) as err:
         raise CheckpointError(f"no place: {err}") from None
-    own_tree.read(a_store(f"{ATTEMPT}/{layout.shard_file(0)}", content), ATTEMPT, 0, place)
+    rank_extra_state.read(a_store(f"{ATTEMPT}/{layout.shard_file(0)}", content), ATTEMPT, 0, place)
 
 
 def an_own_tree(rng: Random) -> bytes:
@@ -152,7 +152,7 @@ def read_records(data: bytes) -> None:
         lost = commit_records.lost_commits(commit_records.gather(store))
         for _, why in commit_records.reasons(lost):
             assert why.isprintable(), why
-        commit_records.lost_commits(commit_records.gather(store), ours=False)
+        commit_records.lost_commits(commit_records.gather(store), kit_checkpoints=False)
     finally:
         file_of(_sealed(file, FILES[file]), f"root/{file}")
 

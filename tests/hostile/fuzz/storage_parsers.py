@@ -150,7 +150,7 @@ PARSERS = [
     Parser("storage: sizes by day", read_history, (HyperpodKitError,), of_json(HISTORY), (js(HISTORY),)),
     Parser("storage: standing alerts", read_standing, (HyperpodKitError,), of_json(ALERTS), (js(ALERTS),)),
     Parser("storage: who is alerted", read_alerted, (UsageError,), of_json(ALERTED), (js(ALERTED),)),
-    Parser("flush: signs", flush_users._sign, (), of_json(SIGN), (js(SIGN),)),
+    Parser("flush: signs", flush_users._parse_sign, (), of_json(SIGN), (js(SIGN),)),
     log("node", [js(NODE) + b"\n", js({**NODE, "op": "gap"}) + b"\n"], a_node_log),
     log("cloudtrail", [js({"Records": [TRAIL]}), b'{"Records": []}'], a_trail),
     log(
@@ -162,5 +162,5 @@ PARSERS = [
     Parser("audit: sacct", read_accounts, (), of_bytes([ACCOUNTS], [b"\xc2\xb2", b"|", b"n[1-99999]"]), (ACCOUNTS,)),
     Parser("quota: request", requests.decode_request, (ValueError,), of_json(REQUEST), (js(REQUEST),)),
     Parser("fan-out: rows", fan_out_rows, (ValueError, TypeError, UsageError), of_json(ROWS), (js(ROWS),)),
-    Parser("flush: outcomes", flush_users._outcomes, (), of_json(OUTCOMES), (js(OUTCOMES),)),
+    Parser("flush: outcomes", flush_users._parse_outcomes, (), of_json(OUTCOMES), (js(OUTCOMES),)),
 ]

@@ -17,7 +17,7 @@ import torch
 from hyperpod_kit.checkpoint import weight_sources
 from hyperpod_kit.checkpoint.diffing import command
 from hyperpod_kit.checkpoint.diffing.compare import CheckpointAt, diff
-from hyperpod_kit.checkpoint.repository import compact_index, digest, index, layout, manifest, one_tensor
+from hyperpod_kit.checkpoint.repository import compact_index, digest, index, layout, manifest, tensor_export
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
@@ -26,7 +26,7 @@ from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json
 from tests.hostile.fuzz.places import folder
 
-ATTEMPTS = [str(layout.AttemptName(seq, 10 * seq, 2, "abcd")) for seq in (1, 2)]
+ATTEMPTS = [str(layout.CheckpointId(seq, 10 * seq, 2, "abcd")) for seq in (1, 2)]
 DATA = bytes(range(256)) * 4
 ALGORITHM = digest.algorithm("blake2b")
 TREE = {
@@ -71,7 +71,7 @@ def _put(store: MemoryStore, attempt: str, content: Dict[str, Any]) -> None:
     leaves = digest.leaves_of(ALGORITHM, memoryview(DATA), chunk=chunk)
     size = len(DATA) + len(leaves)
     extra, places = json.dumps(content.get("extra")).encode(), _index(content)
-    name = layout.parse_attempt(attempt)
+    name = layout.parse_checkpoint_id(attempt)
     assert name is not None
     records = {
         "extra": FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)).to_json(),
@@ -122,9 +122,9 @@ def read_tensors(data: bytes) -> None:
 
 def _compare(store: MemoryStore) -> None:
     made = diff(CheckpointAt(store, ATTEMPTS[0]), CheckpointAt(store, ATTEMPTS[1]))
-    json.dumps(command._json(made))
+    json.dumps(command._to_json(made))
     with contextlib.redirect_stdout(open(os.devnull, "w")):
-        command._show(made, 50)
+        command._print(made, 50)
 
 
 def _match(store: MemoryStore) -> None:
@@ -141,7 +141,7 @@ def _get(store: MemoryStore) -> None:
     path = os.path.join(folder("got"), "w.safetensors")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    one_tensor.get(store, "model.tied", path, ATTEMPTS[1])
+    tensor_export.get(store, "model.tied", path, ATTEMPTS[1])
 
 
 def _drawn(rng: Random) -> bytes:

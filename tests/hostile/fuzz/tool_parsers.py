@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Callable, List, Sequence, Tuple
 
 from hyperpod_kit.bundle import packages
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store import s3_http
 from hyperpod_kit.checkpoint.repository.store.s3_connections import S3Broken
@@ -111,13 +111,13 @@ class Answered(s3_http.S3HttpClient):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def _ask(self, *_: Any, **__: Any) -> s3_http.S3Answer:
-        return s3_http.S3Answer(200, {}, None, self._data)  # type: ignore[arg-type]
+    def _ask(self, *_: Any, **__: Any) -> s3_http.S3Response:
+        return s3_http.S3Response(200, {}, None, self._data)  # type: ignore[arg-type]
 
 
 def read_s3(data: bytes) -> None:
     client = Answered(data)
-    s3_http._refusal(s3_http.S3Answer(400, {}, None, data))  # type: ignore[arg-type]
+    s3_http._parse_refusal(s3_http.S3Response(400, {}, None, data))  # type: ignore[arg-type]
     client.delete_objects("b", {"Objects": []})
     client.list_objects_v2("b", "", "")
 
@@ -143,18 +143,18 @@ DEBS = [a_package(gzip.compress, ".gz"), a_package(lzma.compress, ".xz"), a_pack
 
 TOLD = (
     {"a": [1, 2.5, None, (1, "x"), {2: b"bytes"}], "e": CheckpointError("x")},
-    layout.AttemptName(1, 2, 3, "ab"),
+    layout.CheckpointId(1, 2, 3, "ab"),
     OSError(5, "x", "/a"),
 )
 
 
 def read_told(data: bytes) -> None:
-    found = values.unpack(data, "rank 3")
+    found = wire_values.unpack(data, "rank 3")
     str(found)
 
 
 def some_told(rng: Random) -> bytes:
-    whole = values.pack(list(TOLD))
+    whole = wire_values.pack(list(TOLD))
     if rng.random() < 0.2:
         return some_bytes(rng, whole, [whole], [])
     size = int.from_bytes(whole[:8], "little")
@@ -221,7 +221,7 @@ PARSERS = [
         of_bytes(DEBS, [packages.AR_MAGIC, b"`\n", b"debian-binary", b"ustar\x0000", b"\xfd7zXZ\x00"]),
         DEBS,
     ),
-    a_tool("checkpoint: what ranks tell", read_told, (CheckpointError,), some_told, [values.pack(list(TOLD))]),
+    a_tool("checkpoint: what ranks tell", read_told, (CheckpointError,), some_told, [wire_values.pack(list(TOLD))]),
     a_tool("fan-out: words of tasks", read_task, (), of_rows(*SAID), [js(one) for one in SAID]),
     a_tool(
         "node: lease on Slurm's state",

@@ -1,5 +1,5 @@
 """The policies themselves: what they say, what of others they keep, what they find open. Who gets in is judged by the
-rehearsal's evaluation in tests/unit/rehearsal/standins/test_file_system_policy.py."""
+rehearsal's evaluation in rehearsal/rehearsal_tests/standins/test_file_system_policy.py."""
 
 from __future__ import annotations
 

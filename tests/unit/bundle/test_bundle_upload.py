@@ -16,7 +16,7 @@ from hyperpod_kit.bundle.render import Bundle, assemble
 from hyperpod_kit.bundle.stored import stored
 from hyperpod_kit.bundle.upload import require_uploaded, to_send, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import endpoint
 from tests.support.rows import share
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, Settle, SlotCaptured
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close, Connect, RestoreCompleted, SlotCaptured
 from hyperpod_kit.checkpoint.agent_link import AgentLink
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.system import process
@@ -96,7 +96,7 @@ class Start:
 
     def settle(self, keep: Optional[Key] = None, tier: str = "memory") -> None:
         for link in self.links:
-            link.send(Settle(keep, tier))
+            link.send(RestoreCompleted(keep, tier))
 
     def captured(self, rank: int, slot: shm_slots.Slot) -> None:
         self.links[rank].send(SlotCaptured(slot.name.slot))
@@ -127,11 +127,11 @@ class Start:
         """A normal end."""
         for link in self.links:
             link.send(Close())
-        return all([link.wait_end(20) for link in self.links])
+        return all([link.wait_exit(20) for link in self.links])
 
     def destroy(self) -> None:
         for link in self.links:
-            link.let_go()
+            link.detach()
         for trainer in self.trainers:
             trainer.kill()
         self.kill_agents()
@@ -153,10 +153,10 @@ def _environment(more: Dict[str, str]) -> Any:
 
 def abandon(manager: Any) -> None:
     """As if this trainer had died: its agent is killed for good, its slots stay, and it makes no further ones."""
-    manager._staging._pool.settle()
+    manager._staging._pool.join()
     manager._agent.tries = 0
     os.kill(manager._agent.pid, signal.SIGKILL)
-    manager._agent.wait_end(5)
+    manager._agent.wait_exit(5)
     until(lambda: not manager.protects)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import digest, identity, own_tree
+from hyperpod_kit.checkpoint.repository import digest, identity, rank_extra_state
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
 
@@ -67,7 +67,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
             plan="blake2b:p",
             algorithm=algorithm,
             chunk=chunk,
-            tree=own_tree.room_for(len(extra)) if rank else 0,
+            tree=rank_extra_state.reserved_size(len(extra)) if rank else 0,
         )
         name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
         made = shm_slots.create(str(shm), name, layout.size)
@@ -97,15 +97,15 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
                 extra_root=digest.small(extra),
             ),
         )
-        made.put(page.to(SlotState.WRITING))
+        made.write_page(page.transition(SlotState.WRITING))
         head = layout.header(epoch, seq, step)
         made.image[: len(head)] = head
         made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
         begin, end = layout.tree
         made.image[begin:end] = extra.ljust(end - begin) if rank else b""
-        made.put_extra(extra)
+        made.write_extra(extra)
         if state == SlotState.CAPTURED:
-            made.move(SlotState.CAPTURED)
+            made.transition(SlotState.CAPTURED)
         return made
 
     return make

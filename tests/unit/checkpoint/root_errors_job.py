@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import places, shm_slots
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 
@@ -59,7 +59,10 @@ def first() -> None:
     end = time.monotonic() + 30
     while not any(
         page is not None and (page.step, page.state) == (2, SlotState.SEALED)
-        for page in (slot.page for slot in shm_slots.attached(places.mine(), shm_slots.names(places.mine())))
+        for page in (
+            slot.page
+            for slot in shm_slots.attached(shm_paths.user_directory(), shm_slots.names(shm_paths.user_directory()))
+        )
     ):
         assert time.monotonic() < end, handle
         time.sleep(0.01)

@@ -27,7 +27,7 @@ def put_checkpoint(
 ) -> str:
     """One shard and extra.json, and the manifest when `committed`; the attempt's name. `step` is `seq` by default."""
     step = seq if step is None else step
-    attempt = str(layout.AttemptName(seq, step, epoch, nonce))
+    attempt = str(layout.CheckpointId(seq, step, epoch, nonce))
     alg = digest.algorithm("blake2b")
     data = f"weights of step {step}, seq {seq}".encode() * 30
     leaves = alg.leaf(data)
@@ -65,7 +65,7 @@ def put_checkpoint(
 
 def put_tensors(store: Store, seq: int) -> str:
     """The same with two tensors, a shard as it is written, and an index of it; the attempt's name."""
-    attempt = str(layout.AttemptName(seq, seq, 1, "abcd"))
+    attempt = str(layout.CheckpointId(seq, seq, 1, "abcd"))
     specs = [shard.TensorSpec("w", "F32", (64, 16)), shard.TensorSpec("b", "BF16", (16,))]
     laid = shard.lay_out(specs, rank=0, world=1, run=SMALL_RUN.run_id, plan="p", algorithm="blake2b")
     head = laid.header(1, seq, seq)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, shm_cleanup, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, TakeOver
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import FreeSlot, SaveSkipped, TakeOver
 from hyperpod_kit.checkpoint.agent.seal import seal
-from hyperpod_kit.checkpoint.keeper import AgentKeeper
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -115,7 +115,7 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
         assert again.close()
     found = selection.newest_valid(run.root)
     assert found.seq == newest[1] >= 2 and not found.rejected
-    assert verify.verify_attempt(run.root, found.attempt).world == 2
+    assert verify.verify_checkpoint(run.root, found.attempt).world == 2
     assert os.listdir(shm) == []
 
 
@@ -129,7 +129,7 @@ def test_one_in_a_dead_agents_place_frees_what_a_durable_capture_has_replaced(
     newer = capture(epoch=2, seq=2, slot=1, incarnation=run.incarnation, owner=run.trainers[0].owner)
     for slot, reached in ((older, durable), (newer, True)):
         seal(slot)
-        slot.move(SlotState.SEALED, durable=reached)
+        slot.transition(SlotState.SEALED, durable=reached)
     run.settle((1, 1, "abc123"))
     run.links[0].send(TakeOver())
     until(lambda: older.page.state is SlotState.FREE, what="a free slot")
@@ -148,8 +148,8 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
         for rank in range(2):
             slot = capture(rank=rank, world=2, chunk=CHUNK)
             seal(slot)
-            slot.move(SlotState.SEALED)
-    run = start(world=2, make=AgentKeeper, local=str(tmp_path / "disk"), rank_env={1: {"HPK_FAILPOINT": place}})
+            slot.transition(SlotState.SEALED)
+    run = start(world=2, make=AgentSupervisor, local=str(tmp_path / "disk"), rank_env={1: {"HPK_FAILPOINT": place}})
     run.settle((1, 1, "abc123") if kept else None)
     if not kept:
         save(run, capture, 1)
@@ -159,7 +159,7 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     assert len(troubles) == 1 and "another one" in troubles[0], troubles
     assert run.close()
     found = selection.newest_valid(run.root)
-    assert found.seq == 1 and verify.verify_attempt(run.root, found.attempt).world == 2
+    assert found.seq == 1 and verify.verify_checkpoint(run.root, found.attempt).world == 2
 
 
 def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
         run.until("sealed")
     until(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
     until(lambda: list(Path(run.root).glob("seq-000002.*/*.safetensors")), what="the writing of the second one")
-    run.links[0].send(MakeRoom((1, 5, run.incarnation)))
+    run.links[0].send(FreeSlot((1, 5, run.incarnation)))
     told = run.until("released")
     assert told[-1]["slot"] == 2 and told[0]["ev"] == "dropped" and told[0]["key"][1] == 3
-    run.links[0].send(MakeRoom((1, 5, run.incarnation)))
+    run.links[0].send(FreeSlot((1, 5, run.incarnation)))
     assert run.until("released")[-1]["slot"] is None  # 2 is being written, 4 is the newest
     os.kill(run.links[0].pid, signal.SIGTERM)
     run.until("durable")
@@ -246,7 +246,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
     assert "is of run 'theirs'" in last["note"] and "expected run 'root'" in last["note"], last
     assert [entry.attempt for entry in catalog.attempts(run.root) if entry.committed] == names[::-1]
     for name in names:
-        verify.verify_attempt(run.root, name)
+        verify.verify_checkpoint(run.root, name)
     assert states(shm)[-1] == "SEALED", "what could not be committed stays in memory"
     shutil.rmtree(root)
     (tmp_path / "ours").rename(root)
@@ -258,7 +258,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     def other(run: str, state: SlotState, owner: Any) -> shm_slots.SlotName:
         name = shm_slots.SlotName(os.getuid(), run * 12, 0, 0)
         slot = shm_slots.create(str(shm), name, 4096)
-        slot.put(control_page.Page(state=state, origin=control_page.CaptureOrigin(owner=owner)))
+        slot.write_page(control_page.Page(state=state, origin=control_page.CaptureOrigin(owner=owner)))
         slot.close()
         return name
 
@@ -271,7 +271,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     run.until("durable")
     until(lambda: not any((shm / name.file("ctl")).exists() for name in gone))
     assert all((shm / name.file("img")).exists() for name in stay)
-    assert shm_gc.sweep(str(shm), but=shm_slots.run_hash(run.identity.run_id)) == []
+    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run=shm_slots.run_hash(run.identity.run_id)) == []
     assert run.close()
 
 

@@ -140,5 +140,5 @@ def test_a_slot_that_is_made_in_inference_mode_can_be_written_to_later(root: str
         state.extra["history"].append(torch.zeros(4))  # so that slots are made anew
         with torch.inference_mode():
             assert manager.save(0, state, on_busy="wait").wait("durable", 60)
-        made = [tensor for slot in manager._staging._pool._ours.values() for tensor in slot._tensors.values()]
+        made = [tensor for slot in manager._staging._pool._staging_slots.values() for tensor in slot._tensors.values()]
         assert made and not any(tensor.is_inference() for tensor in made)

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 from hyperpod_kit.checkpoint import Best, Latest, Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint.arguments import metrics_of, step_of  # noqa: E402
+from hyperpod_kit.checkpoint.arguments import checked_metrics, checked_step  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog, policy, verify  # noqa: E402
 from hyperpod_kit.errors import RunIsOwned  # noqa: E402
@@ -39,7 +39,7 @@ class Step(enum.IntEnum):
     ids=repr,
 )
 def test_every_integer_is_a_step(step: Any) -> None:
-    assert step_of(step) == 3 and type(step_of(step)) is int
+    assert checked_step(step) == 3 and type(checked_step(step)) is int
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_every_integer_is_a_step(step: Any) -> None:
 )
 def test_nothing_else_is(step: Any) -> None:
     with pytest.raises(TypeError, match=r"step is .*, expected an integer"):
-        step_of(step)
+        checked_step(step)
     with pytest.raises(ValueError, match="step is -1, expected 0 or more"):
-        step_of(-1)
+        checked_step(-1)
 
 
 def test_every_real_number_is_a_metric() -> None:
-    assert metrics_of(
+    assert checked_metrics(
         {
             "a": 1,
             "b": numpy.float32(0.5),
@@ -71,9 +71,9 @@ def test_every_real_number_is_a_metric() -> None:
     ) == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 0.25, "e": 0.125, "f": "nan", "g": "inf", "h": "-inf", "i": 1.0, "j": 1.0}
     for bad in ({"a": "x"}, {"a": "7"}, {"a": None}, {"a": 1j}, {"a": torch.ones(2)}, {"a": [1]}):
         with pytest.raises(TypeError, match=r"metric 'a' is .*, expected a number"):
-            metrics_of(bad)
+            checked_metrics(bad)
     with pytest.raises(TypeError, match="name of a metric is 7"):
-        metrics_of({7: 1.0})  # type: ignore[dict-item]
+        checked_metrics({7: 1.0})  # type: ignore[dict-item]
 
 
 def test_nan_is_kept_and_the_worst(shm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def round_trip(value: Any) -> Any:
         return path
 
     text = json.dumps(codec.encode(value, "x", take))
-    assert codec.has_typed_records(codec.text_of(json.loads(text)))
+    assert codec.has_typed_records(codec.to_json_text(json.loads(text)))
     return codec.decode(json.loads(text), tensors.__getitem__)
 
 
@@ -60,7 +60,7 @@ def test_type_shape_and_order_come_back(kind: str) -> None:
 
 def test_what_is_saved_is_what_it_was_then() -> None:
     value = numpy.zeros(3)
-    record = arrays.of_array(value, lambda numbers: numbers)
+    record = arrays.encode_array(value, lambda numbers: numbers)
     value += 1
     assert record["of"].tolist() == [0, 0, 0]
 

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.checkpoint.commands import cli
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, pins, retention, selection, verify
 from hyperpod_kit.checkpoint.repository.policy import Latest
-from hyperpod_kit.checkpoint.repository.store import below
+from hyperpod_kit.checkpoint.repository.store import root_files
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
@@ -94,9 +94,9 @@ def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_pa
     path.rename(tmp_path / "copy")
     put(path)
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.")) as caught:
-        verify.verify_attempt(store, new)
+        verify.verify_checkpoint(store, new)
     assert not isinstance(caught.value, StorageUnreadable) and not verify.is_unread(caught.value)
-    found = selection.newest(store, lambda attempt: verify.verify_attempt(store, attempt))[1]
+    found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
     assert found.attempt == old and found.rejected[0][0] == new
     for words, code in ((["ls"], 0), (["verify"], 1), (["prune", "--latest", "1"], 0)):
         assert cli.main([words[0], store.url, *words[1:]]) == code
@@ -114,7 +114,7 @@ def test_in_the_place_of_a_roots_file_the_checkpoints_are_there(
     (tmp_path / "copy").write_bytes(b"{}")
     put(path)
     assert selection.newest_valid(store).attempt == new
-    assert identity.of_root(store) == SMALL_RUN
+    assert identity.find_identity(store) == SMALL_RUN
     put_checkpoint(store, 2)  # what is written goes on, beside it or not at all
     assert not Path(store.url, "nowhere").exists() and (tmp_path / "copy").read_bytes() == b"{}"
 
@@ -140,18 +140,18 @@ def test_a_real_error_is_no_damage(store: PosixStore, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(StorageUnreadable, match=new):
-        selection.newest(store, lambda attempt: verify.verify_attempt(store, attempt))
+        selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))
 
 
 def test_what_grows_while_it_is_read_ends(tmp_path: Path) -> None:
     path = tmp_path / "small"
     path.write_bytes(bytes(100))
-    assert below.read(str(path), 100) == bytes(100)
+    assert root_files.read(str(path), 100) == bytes(100)
     with pytest.raises(NotAnObject, match="small has 100 bytes, expected at most 99"):
-        below.read(str(path), 99)
+        root_files.read(str(path), 99)
     os.truncate(path, SMALL + 1)
     with pytest.raises(NotAnObject, match=f"expected at most {SMALL}"):
-        below.read(str(path))
+        root_files.read(str(path))
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_what_lies_behind_a_link_is_read_and_never_deleted(
 ) -> None:
     name, place = archived
     before = sorted(path.name for path in place.iterdir())
-    verify.verify_attempt(store, name)
+    verify.verify_checkpoint(store, name)
     assert cli.main(["prune", store.url, "--latest", "1"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith(name))
     assert "keep" in line and f"a symbolic link to {place}: nothing is deleted through a link" in line
@@ -202,7 +202,7 @@ def test_links_above_the_root_and_the_root_as_a_link_are_fine(store: PosixStore,
     pins.pin(linked, names[0])
     lease.Lease(linked, names[1], 10).release()
     pins.unpin(linked, names[0])
-    assert retention.run(linked, Latest(1), SMALL_RUN).deleted == (names[0],)
+    assert retention.enforce(linked, Latest(1), SMALL_RUN).deleted == (names[0],)
 
 
 @pytest.mark.parametrize("kind", [PosixStore, RestrictedStore])
@@ -228,7 +228,7 @@ def test_pins_that_are_a_link_to_nowhere_are_not_no_pins(store: PosixStore) -> N
     Path(store.url, layout.PINS).symlink_to("unmounted")
     assert cli.main(["prune", store.url, "--latest", "1"]) == 1
     with pytest.raises(NotAnObject, match="pins is a symbolic link to unmounted, expected a directory"):
-        retention.run(store, Latest(1), SMALL_RUN)
+        retention.enforce(store, Latest(1), SMALL_RUN)
 
 
 def test_a_lock_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:

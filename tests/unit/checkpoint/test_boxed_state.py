@@ -12,16 +12,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored  # noqa: E402
-from hyperpod_kit.checkpoint.boxed_state import (  # noqa: E402
-    BoxedState,
-    KnownBoxes,
-    TensorBox,
-    meet,
-    object_bytes,
-    object_of,
-)
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.sharded_state import (  # noqa: E402
+    LocalShard,
+    ShardedState,
+    ShardPlacement,
+    agree_placement,
+    object_bytes,
+    object_from_bytes,
+)
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable, UsageError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 from tests.support.rows import share  # noqa: E402
@@ -30,28 +30,28 @@ WEIGHT = torch.arange(6.0 * 8).view(6, 8)
 STACK = torch.arange(2.0 * 4, dtype=torch.bfloat16).view(2, 4)
 
 
-def boxes(*rows: int, value: float = 0.0) -> list[TensorBox]:
+def boxes(*rows: int, value: float = 0.0) -> list[LocalShard]:
     """The weight cut into rows of these heights, a stack of two tensors, and one that is whole."""
     at, made = 0, []
     for height in rows:
-        made.append(TensorBox("w", WEIGHT[at : at + height] + value, (6, 8), (at, 0)))
+        made.append(LocalShard("w", WEIGHT[at : at + height] + value, (6, 8), (at, 0)))
         at += height
-    made += [TensorBox("stack", STACK[number] + value, (2, 4), (number, 0)) for number in range(2)]
-    return [*made, TensorBox("whole", torch.tensor(float(value)), (), ())]
+    made += [LocalShard("stack", STACK[number] + value, (2, 4), (number, 0)) for number in range(2)]
+    return [*made, LocalShard("whole", torch.tensor(float(value)), (), ())]
 
 
-def blank(found: list[TensorBox]) -> list[TensorBox]:
+def blank(found: list[LocalShard]) -> list[LocalShard]:
     return [one._replace(tensor=torch.full_like(one.tensor, -1)) for one in found]
 
 
-def filled(manager: Manager, state: BoxedState, found: list[TensorBox], values: dict[str, Any], note: Any) -> None:
-    known = meet(manager.ranks, found, ["note"])
+def filled(manager: Manager, state: ShardedState, found: list[LocalShard], values: dict[str, Any], note: Any) -> None:
+    known = agree_placement(manager.ranks, found, ["note"])
     state.fill(found, {"note": object_bytes("note", note)}, values, known)
 
 
 def save(root: Path, steps: int = 2) -> None:
     with Manager(root) as manager:
-        state = BoxedState()
+        state = ShardedState()
         filled(manager, state, boxes(2, 4), {}, None)
         manager.restore(state)
         for step in range(1, steps + 1):
@@ -59,9 +59,9 @@ def save(root: Path, steps: int = 2) -> None:
             assert manager.save(step, state, on_busy="wait").wait("durable", 60)
 
 
-def load(root: Path, wanted: list[TensorBox]) -> tuple[Any, BoxedState]:
+def load(root: Path, wanted: list[LocalShard]) -> tuple[Any, ShardedState]:
     with Manager(root) as manager:
-        state = BoxedState()
+        state = ShardedState()
         filled(manager, state, wanted, {}, None)
         return manager.restore(state), state
 
@@ -80,18 +80,18 @@ def test_boxes_are_filled_however_they_are_cut(root: Path, rows: tuple[int, ...]
     for one, expected in zip(wanted, boxes(*rows, value=2), strict=True):
         assert torch.equal(one.tensor, expected.tensor), one.name
     assert state.values == {"at": 2, "own": torch.tensor([2])}
-    assert object_of(state.found["note"]) == {"lr": 0.25}
+    assert object_from_bytes(state.object_data["note"]) == {"lr": 0.25}
 
 
 def test_a_stack_is_read_as_one_tensor_and_columns_out_of_rows(root: Path) -> None:
-    whole = TensorBox("stack", torch.zeros(2, 4, dtype=torch.bfloat16), (2, 4), (0, 0))
-    columns = TensorBox("w", torch.zeros(6, 3), (6, 8), (0, 5))
+    whole = LocalShard("stack", torch.zeros(2, 4, dtype=torch.bfloat16), (2, 4), (0, 0))
+    columns = LocalShard("w", torch.zeros(6, 3), (6, 8), (0, 5))
     load(root, [whole, columns])
     assert torch.equal(whole.tensor, STACK + 2) and torch.equal(columns.tensor, WEIGHT[:, 5:] + 2)
 
 
 def test_a_flexible_tensor_takes_what_both_have(root: Path) -> None:
-    wider = TensorBox("w", torch.full((8, 8), 7.0), (8, 8), (0, 0), flexible=True)
+    wider = LocalShard("w", torch.full((8, 8), 7.0), (8, 8), (0, 0), flexible=True)
     load(root, [wider])
     assert torch.equal(wider.tensor[:6], WEIGHT + 2) and not wider.tensor[6:].any()
     with pytest.raises(CheckpointError, match=r"w is \[6, 8\] in the checkpoint, \[8, 8\] here"):
@@ -117,10 +117,10 @@ def test_a_flipped_byte_goes_back_for_every_cut_and_the_log_says_so(
 
 def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Path, tmp_path: Path) -> None:
     with Manager(tmp_path / "root") as manager:
-        state = BoxedState()
+        state = ShardedState()
         filled(manager, state, boxes(6), {}, None)
         manager.restore(state)
-        state.fill(boxes(3, 3), {}, {}, KnownBoxes({}, {}))
+        state.fill(boxes(3, 3), {}, {}, ShardPlacement({}, {}))
         with pytest.raises(CheckpointError, match="was not there at the load"):
             manager.save(1, state)
     with pytest.raises(StateNotSerializable, match="weights_only=True"):
@@ -130,7 +130,7 @@ def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Pa
 @pytest.mark.parametrize("pickled", [b"", b".", b"\x80\x02.", b"PK\x03\x04", b"\x80\x04c\x00."], ids=repr)
 def test_what_is_no_object_of_torchs_is_an_error_of_ours(pickled: bytes) -> None:
     with pytest.raises(CheckpointError, match=r"an object in the checkpoint cannot be read by torch: ."):
-        object_of(len(pickled).to_bytes(8, "little") + pickled)
+        object_from_bytes(len(pickled).to_bytes(8, "little") + pickled)
 
 
 def test_export_puts_the_tensors_together(root: Path, tmp_path: Path) -> None:

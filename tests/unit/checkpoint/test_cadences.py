@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import flush, places, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent import flush, shm_paths, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.agent.control_page import SlotState  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
@@ -81,7 +81,7 @@ def test_what_is_for_memory_stays_there_until_a_newer_one_has_its_place_and_clos
     with Manager(root) as manager:
         got = manager.restore(state)
     assert isinstance(got, Restored) and (got.step, got.tier) == (4, "storage")
-    assert os.listdir(places.base()) == []
+    assert os.listdir(shm_paths.base()) == []
 
 
 def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
@@ -90,7 +90,7 @@ def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
     for step in range(4):
         handle = manager.step(step, state_of(step))
         assert handle is None or (handle.tier == "storage" and handle.wait(timeout=60))
-    assert committed(root) == [3, 1] and len(shm_slots.names(places.base())) == 2
+    assert committed(root) == [3, 1] and len(shm_slots.names(shm_paths.base())) == 2
     assert manager.close()
     with pytest.raises(ValueError, match="tier is 'disk'"):
         Manager(root).save(4, state_of(4), tier="disk")  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ def test_a_trainer_that_dies_leaves_the_newest_to_its_agent(root: str) -> None:
     for step in range(3):
         assert manager.save(step, state_of(step), tier="memory").wait(timeout=60)
     assert committed(root) == []
-    manager._agent.let_go()  # what the kernel does when the trainer is killed
+    manager._agent.detach()  # what the kernel does when the trainer is killed
     until(lambda: committed(root) == [2], what="the newest on storage, and no other")
 
 
@@ -130,7 +130,7 @@ def test_where_agents_die_too_the_flush_saves_the_newest_alone_or_the_next_start
         disown()
 
     dies_at(0, "memory", "memory")
-    pages = [slot.page for slot in shm_slots.attached(places.base(), shm_slots.names(places.base()))]
+    pages = [slot.page for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base()))]
     assert sorted(page.step for page in pages if page is not None and page.state == SlotState.SEALED)[-1] == 1
     (outcome,) = flush.flush()
     assert outcome.removed and committed(root) == [1], outcome

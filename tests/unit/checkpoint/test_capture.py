@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import copier, save_schedule  # noqa: E402
+from hyperpod_kit.checkpoint import memory_copy, save_schedule  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 
@@ -20,9 +20,9 @@ from tests.support.rows import full  # noqa: E402
 def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> None:
     source = torch.randint(0, 255, (count,), dtype=torch.uint8)
     room = torch.full((count + 16,), 7, dtype=torch.uint8)
-    pool = copier.Copier(threads)
+    pool = memory_copy.Copier(threads)
     done: list[object] = []
-    pool.start(copier.batches([copier.TensorCopy(room[8 : 8 + count], source)]), done.append).wait()
+    pool.start(memory_copy.batches([memory_copy.TensorCopy(room[8 : 8 + count], source)]), done.append).wait()
     pool.close()
     assert torch.equal(room[8 : 8 + count], source) and done == [None]
     assert room[:8].tolist() == [7] * 8 and room[8 + count :].tolist() == [7] * 8
@@ -32,8 +32,10 @@ def test_views_of_any_layout_land_in_row_order() -> None:
     base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
     sources = [base.t(), base[:, ::2], base[1], torch.tensor(3.5), base.to(torch.bfloat16).t(), torch.empty(0, 3)]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
-    pool = copier.Copier(2)
-    pool.start(copier.batches([copier.TensorCopy(t, s) for t, s in zip(targets, sources, strict=True)])).wait()
+    pool = memory_copy.Copier(2)
+    pool.start(
+        memory_copy.batches([memory_copy.TensorCopy(t, s) for t, s in zip(targets, sources, strict=True)])
+    ).wait()
     pool.close()
     assert all(torch.equal(t, s) for t, s in zip(targets, sources, strict=True))
 
@@ -44,7 +46,7 @@ def test_an_error_in_any_thread_is_raised_and_told_once() -> None:
     def fail() -> None:
         raise OSError("broken")
 
-    copy = copier.Copier(2).start([[(time.sleep, (0,))], [(fail, ())], [(time.sleep, (0,))]], told.append)
+    copy = memory_copy.Copier(2).start([[(time.sleep, (0,))], [(fail, ())], [(time.sleep, (0,))]], told.append)
     with pytest.raises(OSError, match="broken"):
         copy.wait()
     assert copy.ended and len(told) == 1 and isinstance(told[0], OSError)
@@ -52,7 +54,7 @@ def test_an_error_in_any_thread_is_raised_and_told_once() -> None:
 
 def test_in_the_background_it_ends_without_being_waited_for() -> None:
     ended = threading.Event()
-    copier.Copier(1).start([[(time.sleep, (0,))]], lambda _: ended.set(), background=True)
+    memory_copy.Copier(1).start([[(time.sleep, (0,))]], lambda _: ended.set(), background=True)
     assert ended.wait(10)
 
 

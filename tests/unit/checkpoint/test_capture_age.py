@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent import (
     flush_users,
     lock,
     seal,
-    shm_gc,
+    shm_cleanup,
     shm_slots,
 )
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, BootMoment
@@ -52,7 +52,7 @@ def test_the_age_is_what_the_clock_has_counted_since_the_sealing(age: float, lim
     sealed = capture_age.dated(page(), NOW._replace(seconds=NOW.seconds - age))
     found = capture_age.age(sealed, NOW)
     assert found == pytest.approx(age, abs=0.001)
-    assert capture_age.outlived(sealed, limit, NOW) is (found is not None and found > limit)
+    assert capture_age.is_expired(sealed, limit, NOW) is (found is not None and found > limit)
     assert sealed.origin.job["slurm_job_id"] == "7"
 
 
@@ -85,8 +85,8 @@ UNKNOWN: List[object] = [
 @pytest.mark.parametrize("word", UNKNOWN, ids=str)
 def test_what_says_no_moment_of_this_boot_that_has_been_is_of_unknown_age_and_never_too_old(word: object) -> None:
     assert capture_age.age(page(word), NOW) is None
-    assert not capture_age.outlived(page(word), -1.0, NOW)
-    assert capture_age.youngest([page(word), page("boot.ns/1.0")], NOW) is None
+    assert not capture_age.is_expired(page(word), -1.0, NOW)
+    assert capture_age.youngest_age([page(word), page("boot.ns/1.0")], NOW) is None
     assert capture_age.age(capture_age.dated(page(word), NOW), NOW) == 0.0
 
 
@@ -120,7 +120,7 @@ def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm:
     assert age is not None and 0 <= age < 600 and slot.page == sealed
     assert abs(path.stat().st_mtime - before) < 600
     day.of_the_run(str(shm))
-    assert path.stat().st_mtime < before - MAX_AGE and not capture_age.outlived(sealed, 3600.0, capture_age.now())
+    assert path.stat().st_mtime < before - MAX_AGE and not capture_age.is_expired(sealed, 3600.0, capture_age.now())
 
 
 def test_no_manifest_has_the_moment(capture: Any, shm: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def lay(folder: str, root: str, word: object, *, job: str = "7", captured: bool 
     now = slot.page
     assert now is not None
     words = {key: value for key, value in now.origin.job.items() if key != SEALED_AT}
-    slot.put(replace(now, origin=replace(now.origin, job=words if word is None else {**words, SEALED_AT: word})))
+    slot.write_page(replace(now, origin=replace(now.origin, job=words if word is None else {**words, SEALED_AT: word})))
     slot.close()
     return name
 
@@ -166,14 +166,14 @@ def test_nothing_whole_goes_but_by_a_flush_that_says_so(
         word = None if age is None else str(NOW._replace(seconds=NOW.seconds - age))
         lay(folder, root, word, captured=captured)
         day.of_the_run(folder, 400 * MAX_AGE)
-        shm_gc.sweep(folder, but="")
+        shm_cleanup.remove_dead_segments(folder, excluded_run="")
         assert len(os.listdir(folder)) == 2, "only a flush removes what is whole"
         if away:
             os.rename(root, f"{top}/away")
             os.mkdir(root)
         outcomes = flush.flush(folder=folder, job="7" if ours else "8", max_age=limit, clock=lambda: NOW)
         gone = os.listdir(folder) == []
-        old = age is not None and capture_age.outlived(page(word), limit, NOW)
+        old = age is not None and capture_age.is_expired(page(word), limit, NOW)
         assert gone is (old or (ours and not away))
         if gone and not away:
             assert selection.newest_valid(root).step == 10 and flush.exit_code(outcomes) == 0
@@ -213,7 +213,7 @@ def test_a_page_without_room_for_a_moment_stays_until_storage_takes_it(
 
     root = tmp_path / "root"
     lay(str(shm), str(root), None)
-    monkeypatch.setattr(shm_slots.Slot, "put_dated", refused)
+    monkeypatch.setattr(shm_slots.Slot, "write_dated", refused)
     root.rename(tmp_path / "away")
     for _ in range(3):
         (outcome,) = flush.flush(max_age=-1.0)
@@ -250,7 +250,7 @@ def test_what_cannot_be_sealed_beside_what_is_saved_is_lost_aloud(capture: Any, 
     slot = capture(seq=5, step=50, slot=1)
     now = slot.page
     assert now is not None
-    slot.put(replace(now, shard=replace(now.shard, digest="unheard-of")))
+    slot.write_page(replace(now, shard=replace(now.shard, digest="unheard-of")))
     (outcome,) = flush.flush()
     assert outcome.removed and outcome.attempt and outcome.lost == "step 50 (seq 5)"
 
@@ -259,7 +259,7 @@ def test_a_damaged_page_is_no_empty_slot(capture: Any, shm: Path) -> None:
     name = capture().name
     with open(shm / name.file("ctl"), "r+b") as stream:
         stream.write(b"x" * 4096)
-    assert shm_gc.sweep(str(shm), but="") == [] and len(os.listdir(shm)) == 2
+    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [] and len(os.listdir(shm)) == 2
     (outcome,) = flush.flush()
     assert outcome.removed and name.file("ctl") in outcome.lost
 
@@ -269,7 +269,7 @@ def test_a_slot_whose_maker_died_before_it_had_a_page_holds_nothing(capture: Any
     name = capture().name
     with open(shm / name.file("ctl"), "r+b") as stream:
         stream.write(bytes(2048) + (b"HPKSLOT1" * 40)[:written].ljust(2048, b"\0"))
-    assert shm_gc.sweep(str(shm), but="") == [name.run] and os.listdir(shm) == []
+    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [name.run] and os.listdir(shm) == []
 
 
 def test_the_loss_comes_out_of_the_users_child(capture: Any, shm: Path, tmp_path: Path) -> None:
@@ -338,6 +338,6 @@ def test_an_agent_has_flushed_what_nobody_came_for_and_tells_its_trainer(
 
 
 def _captures_of(shm: Path, root: str) -> List[shm_slots.SlotName]:
-    whose = identity.of_root(root)
+    whose = identity.find_identity(root)
     assert whose is not None
     return shm_slots.names(str(shm), run=shm_slots.run_hash(whose.run_id))

@@ -55,11 +55,11 @@ def crowd() -> Remote:
     for epoch in range(1, 21):
         start(store, epoch, (epoch - 1) * 500 + 1)
         for seq in range((epoch - 1) * 500 + 1, epoch * 500 + 1):
-            name = f"{layout.AttemptName(seq, seq, epoch, 'abcd')}/{layout.MANIFEST_FILE}"
+            name = f"{layout.CheckpointId(seq, seq, epoch, 'abcd')}/{layout.MANIFEST_FILE}"
             store._objects[name] = b"not read"
     start(store, 21, 10_001)
     put_checkpoint(store, 10_001, epoch=21)
-    latest.write(store, str(layout.AttemptName(9990, 9990, 20, "abcd")))
+    latest.write(store, str(layout.CheckpointId(9990, 9990, 20, "abcd")))
     store.create("pins/x.json", b"")
     return store
 
@@ -69,7 +69,7 @@ def test_the_newest_of_ten_thousand_takes_few_listings(crowd: Remote) -> None:
     assert selection.newest_valid(crowd).seq == 10_001
     assert crowd.pages <= 3
     crowd.pages = 0
-    assert catalog.highest(crowd) == (21, 10_001)
+    assert catalog.highest_epoch_and_seq(crowd) == (21, 10_001)
     assert crowd.pages <= 3
 
 
@@ -84,13 +84,13 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
     for seq in range(1, 8):
         put_checkpoint(store, seq)
     newest = put_checkpoint(store, 2, epoch=2)
-    latest.write(store, str(layout.AttemptName(3, 3, 1, "abcd")))
+    latest.write(store, str(layout.CheckpointId(3, 3, 1, "abcd")))
     if spoil == "torn":
         store.replace(layout.LATEST_FILE, store.read(layout.LATEST_FILE)[:-3])
     elif spoil == "gone":
         store.delete(layout.LATEST_FILE)
     elif spoil == "elsewhere":
-        latest.write(store, str(layout.AttemptName(3, 3, 1, "beef")))
+        latest.write(store, str(layout.CheckpointId(3, 3, 1, "beef")))
     elif spoil == "epoch":
         store.create(layout.epoch_file(2), b"torn")
     else:
@@ -103,9 +103,9 @@ def test_long_numbers_are_not_sought_by_name() -> None:
     store = Remote("memory://long")
     for seq in (999_998, 999_999, 1_000_000, 1_000_001):
         put_checkpoint(store, seq)
-    latest.write(store, str(layout.AttemptName(999_998, 999_998, 1, "abcd")))
+    latest.write(store, str(layout.CheckpointId(999_998, 999_998, 1, "abcd")))
     assert [entry.name.seq for entry in catalog.newest_first(store)] == [1_000_001, 1_000_000, 999_999, 999_998]
-    assert catalog.highest(store) == (1, 1_000_001)
+    assert catalog.highest_epoch_and_seq(store) == (1, 1_000_001)
 
 
 @examples(150)
@@ -113,14 +113,14 @@ def test_long_numbers_are_not_sought_by_name() -> None:
 def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> None:
     """Starts, zombies of older starts, deletions, a hint of any age."""
     store = Remote("memory://random")
-    made: List[layout.AttemptName] = []
+    made: List[layout.CheckpointId] = []
     for epoch in range(1, dice.randrange(2, 6)):
         seq = max([0, *(name.seq for name in made)]) if dice.random() < 0.8 else dice.randrange(4)
         start(store, epoch, seq + 1)
         for _ in range(dice.randrange(4)):
             seq += 1
             zombie = dice.randrange(1, epoch + 1) if dice.random() < 0.2 else epoch
-            name = layout.AttemptName(seq, dice.randrange(50), zombie, f"{dice.randrange(16**4):04x}")
+            name = layout.CheckpointId(seq, dice.randrange(50), zombie, f"{dice.randrange(16**4):04x}")
             if zombie == epoch or seq > 0:
                 store._objects[f"{name}/{layout.MANIFEST_FILE}"] = b""
                 made.append(name)
@@ -132,13 +132,13 @@ def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> Non
     short = list(catalog.newest_first(store))
     assert short == catalog.attempts(store)
     # The listing of a directory that is gone is no proof that its numbers were never used.
-    assert catalog.highest(store)[1] >= max([0, *(entry.name.seq for entry in short)])
+    assert catalog.highest_epoch_and_seq(store)[1] >= max([0, *(entry.name.seq for entry in short)])
 
 
 def test_ten_thousand_local_ones(tmp_path: Any) -> None:
     store = PosixStore(str(tmp_path))
     for seq in range(1, 10_001):
-        (tmp_path / str(layout.AttemptName(seq, seq, 1, "abcd"))).mkdir()
+        (tmp_path / str(layout.CheckpointId(seq, seq, 1, "abcd"))).mkdir()
     newest = put_checkpoint(store, 10_001)
     assert selection.newest_valid(store).attempt == newest
 
@@ -146,8 +146,8 @@ def test_ten_thousand_local_ones(tmp_path: Any) -> None:
 def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
     store = MemoryStore("memory://marked")
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
-    tombstone.mark(store, new, "shard-00000: expected a, found b")
-    tombstone.mark(store, new, "another reason comes too late")
+    tombstone.write(store, new, "shard-00000: expected a, found b")
+    tombstone.write(store, new, "another reason comes too late")
     found = selection.newest_valid(store)
     assert found.attempt == old
     assert found.rejected == ((new, "marked as damaged: shard-00000: expected a, found b"),)
@@ -162,7 +162,7 @@ def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
 def test_a_tombstone_that_is_damaged_says_nothing() -> None:
     store = MemoryStore("memory://tombstones")
     attempt, other = put_checkpoint(store, 1), put_checkpoint(store, 2)
-    tombstone.mark(store, attempt, "why")
+    tombstone.write(store, attempt, "why")
     data = store.read(layout.tombstone_file(attempt))
     for at in range(len(data)):
         for bit in range(8):
@@ -184,11 +184,11 @@ def test_only_proven_damage_earns_a_tombstone(tmp_path: Any) -> None:
 
     path.write_bytes(b"x" + data[1:])
     with pytest.raises(CheckpointError) as caught:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
     assert tombstone.proves(caught.value)
     path.unlink()
     with pytest.raises(OSError) as missing:
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
     assert not tombstone.proves(missing.value)
 
 

@@ -35,7 +35,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> An
 def test_ls(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
     names = [put_checkpoint(store, seq, metrics={"loss": seq / 4}) for seq in (1, 2, 3)]
     pins.pin(store, names[0])
-    tombstone.mark(store, names[1], "flipped")
+    tombstone.write(store, names[1], "flipped")
     held = lease.Lease(store, names[2], 60)
     open_ = put_checkpoint(store, 4, committed=False)
     lines = said(capsys, "ls", store.url).splitlines()
@@ -94,7 +94,7 @@ def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: py
     assert found["newest_valid"] == old and "extra.json" in found["attempts"][0]["problem"]
     assert f"{old}  valid" in said(capsys, "verify", store.url, old)
     assert said(capsys, "verify", store.url, new, code=1).startswith(f"{new}  INVALID: extra.json")
-    tombstone.mark(store, old, "a mistake")  # what is marked is looked at all the same
+    tombstone.write(store, old, "a mistake")  # what is marked is looked at all the same
     assert answer(capsys, "verify", store.url, code=1)["newest_valid"] == old
 
 

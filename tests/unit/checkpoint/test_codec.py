@@ -20,7 +20,7 @@ import torch
 from hyperpod_kit.checkpoint import codec, replica_assignment
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece
+from hyperpod_kit.checkpoint.tensors import Collector, TensorPiece, WalkCache
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 
@@ -36,7 +36,7 @@ def local() -> Any:
 
 
 def round_trip(value: object) -> object:
-    collector = Collector(Ranks(), Known())
+    collector = Collector(Ranks(), WalkCache())
     tree = codec.encode(value, "top", collector.take)
     pieces = {piece.spec.name: piece.tensor for piece in collector.finish(tree).pieces}
     assert set(codec.tensor_names(tree)) == set(pieces)
@@ -196,7 +196,7 @@ def test_values_hold_tensors() -> None:
 
 def test_the_text_of_a_set_is_the_same_in_every_process() -> None:
     names = [f"name{number}" for number in range(50)]
-    texts = {codec.text_of(codec.encode(set(order), "x", lambda *_: "")) for order in (names, names[::-1])}
+    texts = {codec.to_json_text(codec.encode(set(order), "x", lambda *_: "")) for order in (names, names[::-1])}
     assert len(texts) == 1
 
 
@@ -290,8 +290,8 @@ def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:
         ]
 
     both = pieces((), "w") + pieces((2, 5, 8, 11), "s")
-    owners = replica_assignment.owner(both)
-    assert owners == replica_assignment.owner(both[::-1])
+    owners = replica_assignment.assign_owners(both)
+    assert owners == replica_assignment.assign_owners(both[::-1])
     assert set(owners) == {piece.spec.name for piece in both} and owners["w3"] == owners["s3"] == 0
     for names in "ws":
         load = [

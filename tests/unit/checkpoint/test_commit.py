@@ -18,7 +18,7 @@ from tests.unit.checkpoint.test_manifest import MANIFEST
 @pytest.mark.parametrize("unnamed", [True, False], ids=["linked", "exclusive"])
 def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool) -> None:
     if not unnamed:  # a file system without O_TMPFILE, such as NFS or Mountpoint
-        monkeypatch.setattr(durable, "link_whole", lambda *_: False)
+        monkeypatch.setattr(durable, "link_complete", lambda *_: False)
     path = tmp_path / "file"
     durable.write_once(str(path), b"first")
     with pytest.raises(FileExistsError):
@@ -30,7 +30,7 @@ def test_a_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_a_root_belongs_to_one_run(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     mine = identity.open_root(root, "llama")
-    assert identity.open_root(root) == identity.open_root(root, "llama") == mine == identity.of_root(root)
+    assert identity.open_root(root) == identity.open_root(root, "llama") == mine == identity.find_identity(root)
     with pytest.raises(RunIsOwned, match="'llama'"):
         identity.open_root(root, "other")
     with pytest.raises(CheckpointError, match="mount is gone"):

@@ -53,10 +53,10 @@ def test_only_the_legal_transitions_exist() -> None:
     for old in states:
         for new in states:
             if (old, new) in legal:
-                assert Page(state=old).to(new).state == new
+                assert Page(state=old).transition(new).state == new
             else:
                 with pytest.raises(CheckpointError, match=f"from {old} to {new}"):
-                    Page(state=old).to(new)
+                    Page(state=old).transition(new)
 
 
 def test_a_page_that_does_not_fit_is_refused() -> None:
@@ -101,4 +101,4 @@ def test_a_page_is_written_as_the_first_release_wrote_it() -> None:
 )
 def test_what_is_no_page_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        control_page.page_of({**Page().to_json(), **change})
+        control_page.parse_page({**Page().to_json(), **change})

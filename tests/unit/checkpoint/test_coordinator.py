@@ -76,14 +76,14 @@ def test_a_rank_that_died_in_mid_copy_ends_the_wait() -> None:
     orders = brain.done(1, "its trainer is gone")
     assert kinds(orders) == [OrderKind.DROPPED] and "rank 1" in orders[0].note
     assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED]
-    assert kinds(brain.done(0, "")) == [OrderKind.BYE]
+    assert kinds(brain.done(0, "")) == [OrderKind.SHUTDOWN]
 
 
 def test_a_lost_agent_ends_what_it_had_not_written() -> None:
     brain = Coordinator(2)
     captured(brain, 1)
     brain.done(0, "")
-    assert kinds(brain.lost(1)) == [OrderKind.FAILED, OrderKind.BYE]
+    assert kinds(brain.lost(1)) == [OrderKind.FAILED, OrderKind.SHUTDOWN]
 
 
 def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
@@ -102,16 +102,16 @@ def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> 
     for rank in range(3):
         brain.sealed(rank, key(1))
     assert brain.done(1, "") == [] and brain.done(2, "") == []
-    brain.renew(0)
+    brain.reset_rank(0)
     assert brain.captured(0, key(1), adopted=True) == []
     assert brain.captured(1, key(1), adopted=True) == [] and brain.done(1, "") == []
-    assert brain.captured(2, key(1), adopted=True) == [Order(OrderKind.LOOK, key(1))]
+    assert brain.captured(2, key(1), adopted=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
 
 
 def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -> None:
     brain = Coordinator(3)
     captured(brain, 1)
-    brain.renew(0)
+    brain.reset_rank(0)
     brain.captured(0, key(1), adopted=True)
     assert kinds(brain.lost(2)) == [OrderKind.FAILED]
     assert kinds(brain.captured(1, key(1), adopted=True)) == [OrderKind.FAILED]
@@ -126,19 +126,19 @@ def test_the_end_waits_for_the_commit() -> None:
     brain.captured(0, key(1))
     assert brain.done(0, "") == []
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
-    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.BYE]
+    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
 
 def test_what_an_earlier_start_captured_is_looked_for_on_storage_first() -> None:
     brain = Coordinator(2)
     brain.captured(0, key(1), adopted=True)
-    assert brain.captured(1, key(1), adopted=True) == [Order(OrderKind.LOOK, key(1))]
+    assert brain.captured(1, key(1), adopted=True) == [Order(OrderKind.CHECK_COMMITTED, key(1))]
     assert brain.done(0, "") == [] and brain.done(1, "") == []
-    assert kinds(brain.looked(key(1), True)) == [OrderKind.COMMITTED, OrderKind.BYE]
+    assert kinds(brain.storage_checked(key(1), True)) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
     brain = Coordinator(1)
     brain.captured(0, key(1), adopted=True)
-    assert brain.looked(key(1), False) == [Order(OrderKind.PERSIST, key(1))]
-    assert brain.looked(key(1), False) == []
+    assert brain.storage_checked(key(1), False) == [Order(OrderKind.PERSIST, key(1))]
+    assert brain.storage_checked(key(1), False) == []
 
 
 def test_the_slow_tier_gets_one_at_a_time_and_the_newest_first() -> None:
@@ -174,7 +174,7 @@ def test_the_end_waits_for_the_upload() -> None:
     assert brain.done(0, "") == []
     assert kinds(brain.local(0, key(1), True)) == [OrderKind.LOCAL, OrderKind.UPLOAD]
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
-    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.BYE]
+    assert kinds(brain.committed(key(1))) == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
 
 def test_what_is_over_is_forgotten() -> None:
@@ -209,7 +209,7 @@ def test_any_interleaving_commits_exactly_what_all_ranks_captured(data: st.DataO
     def obey(orders: List[Order]) -> None:
         nonlocal byes
         for order in orders:
-            if order.kind == OrderKind.BYE:
+            if order.kind == OrderKind.SHUTDOWN:
                 byes += 1
                 continue
             assert order.key is not None

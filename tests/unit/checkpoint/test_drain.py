@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import local, persist, shm_slots, upload_local
+from hyperpod_kit.checkpoint.agent import local, persist, shm_slots, tier_upload
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
@@ -18,7 +18,7 @@ from tests.unit.checkpoint.agent_run import Start, save, states
 
 
 def parts(run: Start, disk: Path, rank: int = 0) -> list[local.Part]:
-    return local.reports(str(disk), shm_slots.run_hash(run.identity.run_id), rank)
+    return local.list_parts(str(disk), shm_slots.run_hash(run.identity.run_id), rank)
 
 
 def test_local_comes_before_durable_and_two_stay_on_the_disk(start, capture, shm: Path, tmp_path: Path) -> None:
@@ -115,19 +115,21 @@ def test_a_disk_that_lies_never_becomes_a_checkpoint(start, capture, shm: Path, 
     save(run, capture, 1)
     run.until("durable")
     (part,) = parts(run, disk)
-    source = local.store(str(disk), shm_slots.run_hash(run.identity.run_id))
-    shard = Path(source.url) / part.attempt / part.report.record.file
+    source = local.open_local_store(str(disk), shm_slots.run_hash(run.identity.run_id))
+    shard = Path(source.url) / part.checkpoint_id / part.report.record.file
     whole = shard.read_bytes()
     target = open_store("memory://lies")
-    assert upload_local.copy_shard(part, source, target, part.attempt, persist.How()) == part.report.record
-    assert target.read(f"{part.attempt}/{part.report.record.file}") == whole
+    assert (
+        tier_upload.copy_shard(part, source, target, part.checkpoint_id, persist.WriteOptions()) == part.report.record
+    )
+    assert target.read(f"{part.checkpoint_id}/{part.report.record.file}") == whole
     for number, at in enumerate((0, 5000, len(whole) // 2, len(whole) - 1)):
         data = bytearray(whole)
         data[at] ^= 4
         shard.write_bytes(data)
         with pytest.raises(DigestMismatch, match="local shard-00000"):
-            upload_local.copy_shard(part, source, target, f"{number}", persist.How())
+            tier_upload.copy_shard(part, source, target, f"{number}", persist.WriteOptions())
         assert not target.exists(f"{number}/{part.report.record.file}")
     shard.write_bytes(whole[:-1])
     with pytest.raises(CheckpointError, match="expected"):
-        upload_local.copy_shard(part, source, target, "short", persist.How())
+        tier_upload.copy_shard(part, source, target, "short", persist.WriteOptions())

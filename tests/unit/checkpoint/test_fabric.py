@@ -55,7 +55,7 @@ def test_a_silent_machine_counts_as_gone(cut_off_pair: tuple[socket.socket, str]
     sock, link = cut_off_pair
     gone = threading.Event()
     channel = Channel(sock)
-    channel.patience(2)
+    channel.set_dead_peer_timeout(2)
     channel.listen(lambda message: None, gone.set)
     ip("link", "set", link, "down")
     if talking:

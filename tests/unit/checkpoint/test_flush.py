@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, handoff_commit, lock, seal, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, lock, partial_commit, seal, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, NoValidCheckpoint, RunIsOwned
@@ -73,7 +73,7 @@ def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: 
     slot = capture(rank=1, world=2, seq=4)
     page = slot.page
     assert page is not None
-    torn = tmp_path / "root" / handoff_commit.attempt_of(page) / "shard-00001.safetensors"
+    torn = tmp_path / "root" / partial_commit.checkpoint_id_of(page) / "shard-00001.safetensors"
     torn.parent.mkdir()
     torn.write_bytes(b"half")
     (outcome,) = flush.flush()

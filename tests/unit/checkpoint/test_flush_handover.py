@@ -12,7 +12,7 @@ from typing import Any, Callable, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, places
+from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, shm_paths
 from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out, ended_job, hand_over
 from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.checkpoint.repository import selection
@@ -65,7 +65,7 @@ def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) ->
 def test_a_try_that_moves_nothing_is_given_up(capture, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture()
     # As behind a mount that hangs: this never returns.
-    monkeypatch.setattr(flush_captures, "storage_of", lambda page: threading.Event().wait())
+    monkeypatch.setattr(flush_captures, "open_storage", lambda page: threading.Event().wait())
     monkeypatch.setattr(flush_users, "STILL", 0.5)
     (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=60.0, max_age=86400.0, stall=2.0)
     assert "nothing has moved for 2 s" in outcome.note and not outcome.removed and outcome.again
@@ -144,7 +144,7 @@ def test_a_start_waits_for_a_flush_that_gets_on(shm: Path, flushing: Any) -> Non
 def test_a_start_ends_a_flush_that_stands_still_or_takes_too_long(shm: Path, flushing: Any) -> None:
     path = shm / "x.lock"
     other = flushing(path, 600.0, "ends")
-    lock.take_over(str(path), process.this_process(), flushing=1.0).release()
+    lock.take_over(str(path), process.this_process(), flush_timeout=1.0).release()
     assert other.wait(10) == -lock.STOP
     other = flushing(path, 0.0, "hangs")
     os.utime(path, (1.0, 1.0))
@@ -154,7 +154,7 @@ def test_a_start_ends_a_flush_that_stands_still_or_takes_too_long(shm: Path, flu
 
 def test_two_flushes_of_one_run_do_not_wait_for_each_other(capture, shm: Path, flushing: Any) -> None:
     slot = capture()
-    path = places.mine() + "/" + f"hpk-{slot.name.uid}-{slot.name.run}-00000.lock"
+    path = shm_paths.user_directory() + "/" + f"hpk-{slot.name.uid}-{slot.name.run}-00000.lock"
     other = flushing(Path(path), 600.0, "ends")
     (outcome,) = flush.flush(job="7")
     assert f"another flush (pid {other.pid}) is at work" in outcome.note and outcome.again

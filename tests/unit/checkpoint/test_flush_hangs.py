@@ -15,7 +15,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
@@ -74,7 +74,7 @@ def whole_captures(folder: Path) -> List[Tuple[str, int]]:
     """(root, step) of every whole capture in memory."""
     captures = []
     for slot in shm_slots.attached(str(folder), shm_slots.names(str(folder))):
-        if slot.page is not None and slot.page.state in WHOLE:
+        if slot.page is not None and slot.page.state in COMPLETE_STATES:
             captures.append((slot.page.origin.root, slot.page.step))
         slot.close()
     return sorted(captures)

@@ -11,7 +11,7 @@ from typing import Any, Iterator, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import WHOLE
+from hyperpod_kit.checkpoint.agent.control_page import COMPLETE_STATES
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import CheckpointError
@@ -62,7 +62,7 @@ def flush_killed_before(number: int, said: Path) -> bool:
 def whole_ranks(shm: Path) -> List[int]:
     ranks = []
     for slot in shm_slots.attached(str(shm), shm_slots.names(str(shm))):
-        if slot.page is not None and slot.page.state in WHOLE:
+        if slot.page is not None and slot.page.state in COMPLETE_STATES:
             ranks.append(slot.page.origin.rank)
         slot.close()
     return sorted(ranks)

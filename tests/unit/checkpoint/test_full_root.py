@@ -17,7 +17,7 @@ import torch
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest
-from hyperpod_kit.checkpoint.room_on_root import keeps_one
+from hyperpod_kit.checkpoint.root_capacity import keeps_one
 from hyperpod_kit.errors import CheckpointError
 from tests.support.rows import full
 
@@ -69,7 +69,7 @@ def test_a_root_with_room_for_those_that_are_kept_goes_on_saving(tmp_path: Path,
                 for step in range(found.next_step, found.next_step + 20):
                     handle = manager.save(step, state, on_busy="wait")
                     assert handle.wait("durable", 120), handle
-                    assert len(committed(root)) <= kept and verify.verify_attempt(root, str(handle.attempt))
+                    assert len(committed(root)) <= kept and verify.verify_checkpoint(root, str(handle.attempt))
             assert isinstance(found, Restored) == (start > 0)
             assert committed(root) == list(range(20 * start + 19, 20 * start + 19 - kept, -1))
         assert os.statvfs(root).f_bavail * 4096 < size, "there was never room for one more"
@@ -110,7 +110,7 @@ def test_a_damaged_one_is_not_what_a_full_root_is_left_with(tmp_path: Path, shm:
         handle = manager.save(3, state, on_busy="wait")
         assert handle.wait("durable", 120), handle
         assert committed(root)[-1] == 0, "the only one that is whole, but for the new one"
-        assert verify.verify_attempt(root, catalog.attempts(root)[-1].attempt)
+        assert verify.verify_checkpoint(root, catalog.attempts(root)[-1].attempt)
         manager.close()
 
 

@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
-from hyperpod_kit.checkpoint.agent import losses
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import agent_event
+from hyperpod_kit.checkpoint.agent import save_failures
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import parse_agent_event
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.errors import CheckpointError
@@ -33,9 +33,9 @@ KEY = "abc123"
 
 def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **more: Any) -> None:
     handle = saves.new(10 * seq, 1, seq)
-    event = agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
+    event = parse_agent_event({"ev": kind, "key": [1, seq, KEY], "note": note, "was": kind, **more})
     assert event is not None
-    saves.hear(event, KEY)
+    saves.handle_event(event, KEY)
     assert handle.final
 
 
@@ -70,11 +70,11 @@ def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_
         "save of step 90: failed: the disk is full; the 8th in a row; newest durable is step 10, 12 min ago",
     ]
     with pytest.warns(RuntimeWarning) as heard:
-        saves.speak(1)
+        saves.emit_warnings(1)
     assert len(heard) == 4 and all(item.filename == __file__ for item in heard)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        saves.speak(1)  # each is said once
+        saves.emit_warnings(1)  # each is said once
     ended(saves, 12, "durable")
     ended(saves, 13, "dropped", "rank 1 went on without it")
     assert caplog.messages[-1].startswith("save of step 130: dropped: rank 1 went on without it; newest durable is ")
@@ -101,25 +101,25 @@ def test_storage_that_is_only_slower_than_the_saves_is_said_and_no_error(caplog:
     saves = Saves("/root", 2)
     for seq in range(1, 5):
         saves.skip(saves.new(seq, 1, seq))
-    ended(saves, 5, "dropped", f"rank 1: {losses.NO_SLOT}")
-    ended(saves, 6, "dropped", f"rank 1: {losses.REPLACED}")
+    ended(saves, 5, "dropped", f"rank 1: {save_failures.NO_SLOT}")
+    ended(saves, 6, "dropped", f"rank 1: {save_failures.REPLACED}")
     assert saves.trouble is None and saves.skipped == 4 and "the 4th in a row" in caplog.text
     caplog.clear()
     ended(saves, 7, "dropped", "seq 8 goes to storage in its place", was="overtaken")  # it is on the nodes' disks
-    ended(saves, 8, "failed", losses.NO_SLOT + " on the device")
+    ended(saves, 8, "failed", save_failures.NO_SLOT + " on the device")
     assert saves.trouble is None and not caplog.text
     ended(saves, 9, "failed")
     assert saves.trouble is not None
 
 
 def test_a_late_end_of_an_older_save_does_not_begin_a_row() -> None:
-    tally = losses.Tally(FakeClock(1000.0))
-    assert tally.lost(3, "full") and not tally.kept(2, 20) and tally.in_a_row == 1
-    assert tally.kept(4, 40) and not tally.lost(1, "full") and tally.in_a_row == 0
+    tally = save_failures.Tally(FakeClock(1000.0))
+    assert tally.record_failure(3, "full") and not tally.record_durable(2, 20) and tally.in_a_row == 1
+    assert tally.record_durable(4, 40) and not tally.record_failure(1, "full") and tally.in_a_row == 0
     for seq in range(5, 3000):
-        tally.lost(seq, "full")
+        tally.record_failure(seq, "full")
     assert tally.in_a_row == tally.broken == 2995 and len(tally._lost) < 300
-    assert [losses.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111, 122)] == [
+    assert [save_failures.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 111, 122)] == [
         "1st",
         "2nd",
         "3rd",
@@ -131,7 +131,7 @@ def test_a_late_end_of_an_older_save_does_not_begin_a_row() -> None:
         "111th",
         "122nd",
     ]
-    assert [losses.ago(s) for s in (-5, 59, 60, 3599, 3600, 7500)] == [
+    assert [save_failures.ago(s) for s in (-5, 59, 60, 3599, 3600, 7500)] == [
         "0 s ago",
         "59 s ago",
         "1 min ago",
@@ -218,7 +218,7 @@ def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(roo
         manager.save(0, state)
         raise RuntimeError("in the loop")
     os.kill(manager._agent.pid, signal.SIGCONT)
-    assert manager._agent.wait_end(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
+    assert manager._agent.wait_exit(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
     with pytest.raises(CheckpointError, match="is closed"):
         manager.step(1, state)
     torch.nn.init.constant_(weight_of(state), 4.0)

@@ -10,8 +10,8 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, held, shard_report, trees
-from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, page_of
+from hyperpod_kit.checkpoint.agent import assemble, extra_state, name_coverage, shard_report
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, parse_page
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
@@ -21,7 +21,7 @@ from hyperpod_kit.errors import CheckpointError
 
 def _tree(*names: str, listed: bool = True) -> Dict[str, Any]:
     tree: Dict[str, Any] = {"model": {name: {"$": "tensor", "name": f"model.{name}"} for name in names}}
-    return {**tree, held.HELD: [[f"model.{name}", "F32 [2]"] for name in names]} if listed else tree
+    return {**tree, name_coverage.SHARED_NAMES: [[f"model.{name}", "F32 [2]"] for name in names]} if listed else tree
 
 
 def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **changed: Any) -> Dict[int, Any]:
@@ -59,19 +59,19 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
         record = FileRecord(layout.shard_file(rank), 64, f"blake2b:{rank}", rank)
         reports[rank] = shard_report.Report(page, record, extra, pieces)
     for name, value in changed.items():
-        reports[1] = replace(reports[1], page=page_of({**reports[1].page.to_json(), name: value}))
+        reports[1] = replace(reports[1], page=parse_page({**reports[1].page.to_json(), name: value}))
     return reports
 
 
 def test_stages_make_one_checkpoint_that_has_the_names_of_all() -> None:
     saved = [_tree("a", "both"), _tree("both", "b"), _tree("both", "b")]
     made = assemble.assemble(_reports(*saved, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
-    assert made.manifest.tensors == 3 and made.manifest.plan == held.plan_of(["x", "y", "y"]) != "x"
+    assert made.manifest.tensors == 3 and made.manifest.plan == name_coverage.combine_plans(["x", "y", "y"]) != "x"
     body = json.loads(made.extra)
     assert body["format"] == layout.EXTRA_FORMAT_OF_STAGES and body["ranks"][2] == {}  # as rank 1 has it
     for rank, tree in enumerate(saved):
-        assert trees.tree_of(made.extra, rank) == {"model": tree["model"]}
-    assert trees.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
+        assert extra_state.tree_of(made.extra, rank) == {"model": tree["model"]}
+    assert extra_state.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
 
 
 def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
@@ -85,7 +85,7 @@ def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
         }
         for name, group in zip("ab", groups)
     ]
-    whole = trees.whole_of(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
+    whole = extra_state.merge_trees(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
     assert sorted(whole["model"]) == ["a", "b"] and whole["extra"] == whole["objects.loader"] == {"a": 1}
     assert whole["optimizer"] == {"state": {"a": 1, "b": 1}, "param_groups": [{"lr": 1.0, "params": ["a", "b"]}]}
 
@@ -94,7 +94,7 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
     saved = [{**_tree("a", "b", listed=False), "replicas": {"all": "same"}, "rng": rank} for rank in range(2)]
     made = assemble.assemble(_reports(*saved, writes={0: ["a"], 1: ["b"]}), {})
     assert made.manifest.plan == "p" and json.loads(made.extra)["format"] == layout.EXTRA_FORMAT
-    assert trees.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
+    assert extra_state.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
         ),
         ([_tree("a", listed=False), _tree("b", listed=False)], {}, "rank 0 holds model.a and rank 1 does not"),
         (
-            [_tree("a"), {**_tree("a"), held.HELD: [["model.a", "F32 [7]"]]}],
+            [_tree("a"), {**_tree("a"), name_coverage.SHARED_NAMES: [["model.a", "F32 [7]"]]}],
             {"writes": {0: ["a"], 1: []}},
             "model.a is F32 [2] on rank 0 and F32 [7] on rank 1; if each rank has its own: State(own=['model.a'])",
         ),
@@ -141,7 +141,7 @@ def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: D
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, holders, owned  # noqa: E402
+from hyperpod_kit.checkpoint import codec, per_rank_paths, placement  # noqa: E402
 from hyperpod_kit.checkpoint.submeshes import TensorLayout  # noqa: E402
 
 
@@ -149,7 +149,7 @@ class Group:
     """Ranks as threads."""
 
     def __init__(self, rank: int, said: List[Any], all_here: threading.Barrier) -> None:
-        self.rank, self.holders = rank, holders.Holders(rank)
+        self.rank, self.placement = rank, placement.NamePlacement(rank)
         self._said, self._all_here = said, all_here
 
     def global_rank(self, rank: int) -> int:
@@ -163,12 +163,12 @@ class Group:
         return found
 
 
-def _agree(*names: Dict[str, TensorLayout]) -> List[holders.Holders]:
+def _agree(*names: Dict[str, TensorLayout]) -> List[placement.NamePlacement]:
     said, all_here = [None] * len(names), threading.Barrier(len(names))
     ranks = [Group(rank, said, all_here) for rank in range(len(names))]
     with ThreadPoolExecutor(len(names)) as pool:
-        list(pool.map(holders.agree, ranks, names))
-    return [mine.holders for mine in ranks]
+        list(pool.map(placement.agree, ranks, names))
+    return [mine.placement for mine in ranks]
 
 
 def _plain(**kinds: str) -> Dict[str, TensorLayout]:
@@ -177,7 +177,7 @@ def _plain(**kinds: str) -> Dict[str, TensorLayout]:
 
 def test_ranks_with_the_same_names_know_of_nothing_else() -> None:
     for found in _agree(_plain(model_a="x"), _plain(model_a="x")):
-        assert found.known == {} and found.of("model.a") is None and found.of("anything") is None
+        assert found.ranks_by_name == {} and found.of("model.a") is None and found.of("anything") is None
 
 
 def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_have_its_neighbours() -> None:
@@ -205,7 +205,7 @@ def test_sub_meshes_that_hold_a_tensor_alike_are_known_by_its_name_its_state_and
     even, odd = {"model.w": _on(0, 2)}, {"model.w": _on(1, 3)}
     for rank, found in enumerate(_agree(even, odd, even, odd)):
         mine = (rank % 2, rank % 2 + 2)
-        assert found.known == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
+        assert found.ranks_by_name == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
         assert found.submeshes("optimizer.state.w.exp_avg", mine) == ((0, 2), (1, 3))
         assert found.submeshes("extra.late", mine) == ((0, 2), (1, 3))
         assert found.submeshes("model.w", (0, 1, 2, 3)) == ()
@@ -257,7 +257,7 @@ def test_optimizers_whose_parameters_have_numbers_alone_are_not_refused() -> Non
     ],
 )
 def test_own_is_what_is_named_and_what_the_optimizer_has_for_it(own: Any, yes: List[str], no: List[str]) -> None:
-    found = owned.Owned(own, {})
+    found = per_rank_paths.PerRankPaths(own, {})
     assert all(path in found for path in yes) and not any(path in found for path in no)
 
 
@@ -265,12 +265,12 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(11)), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     things = {"model": model, "optimizer": optimizer}
-    second = owned.Owned([model[1]], things)
+    second = per_rank_paths.PerRankPaths([model[1]], things)
     assert "model.1.weight" in second and "model.10.bias" not in second
-    assert "optimizer.state.0.weight.momentum" in owned.Owned([model[0].weight], things)
-    assert "model.11.running_mean" in owned.Owned([model[11].running_mean], things)
-    assert "optimizer.state.0.bias.momentum" in owned.Owned([optimizer], things)
-    assert "model.0.weight" in owned.Owned([model], things)
+    assert "optimizer.state.0.weight.momentum" in per_rank_paths.PerRankPaths([model[0].weight], things)
+    assert "model.11.running_mean" in per_rank_paths.PerRankPaths([model[11].running_mean], things)
+    assert "optimizer.state.0.bias.momentum" in per_rank_paths.PerRankPaths([optimizer], things)
+    assert "model.0.weight" in per_rank_paths.PerRankPaths([model], things)
     for bad, kind in (
         ("weight", ValueError),
         (torch.nn.Linear(2, 2), ValueError),
@@ -279,7 +279,7 @@ def test_own_takes_the_parts_of_the_state_themselves() -> None:
         (torch.optim.SGD([torch.zeros(1)], 0.1), ValueError),
     ):
         with pytest.raises(kind, match="own"):
-            owned.Owned([bad], things)
+            per_rank_paths.PerRankPaths([bad], things)
 
 
 def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
@@ -288,4 +288,4 @@ def test_a_place_that_has_another_name_in_the_checkpoint_is_found() -> None:
 
     live = {"a": leaf("model.a"), "b": [leaf("rank.00002.b")], "tied": leaf("model.a"), "new": leaf("model.new")}
     saved = {"a": leaf("model.a"), "b": [leaf("rank.00000.b")], "tied": leaf("model.tied"), "extra": leaf("x")}
-    assert codec.renamed(live, saved) == {"rank.00002.b": "rank.00000.b"}
+    assert codec.saved_names(live, saved) == {"rank.00002.b": "rank.00000.b"}

@@ -58,7 +58,7 @@ def test_the_newest_is_written_when_training_ends() -> None:
         sealed(brain, seq)
     assert said(brain.done(1, "killed")) == [(OrderKind.PERSIST, key(2))]
     assert brain.done(0, "") == []
-    assert [order.kind for order in written(brain, 2)] == [OrderKind.COMMITTED, OrderKind.BYE]
+    assert [order.kind for order in written(brain, 2)] == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
 
 def test_what_is_becoming_whole_is_waited_for() -> None:
@@ -83,7 +83,7 @@ def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
     assert said(brain.done(0, "killed")) == [(OrderKind.PERSIST, key(2))]
     orders = brain.skipped(0, key(2), "its page is damaged")
     assert said(orders) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
-    assert [order.kind for order in written(brain, 1)] == [OrderKind.COMMITTED, OrderKind.BYE]
+    assert [order.kind for order in written(brain, 1)] == [OrderKind.COMMITTED, OrderKind.SHUTDOWN]
 
 
 def test_a_hurry_writes_the_newest_now_and_what_comes_after_it() -> None:
@@ -120,17 +120,17 @@ def test_a_lost_agent_ends_what_was_held_and_memory_has_it_still() -> None:
     captured(brain, 1, memory=True)
     sealed(brain, 1)
     assert said(brain.lost(1)) == [(OrderKind.FAILED, key(1))]
-    assert [order.kind for order in brain.done(0, "")] == [OrderKind.BYE]
+    assert [order.kind for order in brain.done(0, "")] == [OrderKind.SHUTDOWN]
 
 
 def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written_for_it() -> None:
     brain = Coordinator(2)
     captured(brain, 1, memory=True)
     sealed(brain, 1)
-    brain.renew(1)
+    brain.reset_rank(1)
     for rank in (0, 1):
         assert brain.captured(rank, key(1), adopted=True, memory=True) == []
-    assert said(brain.done(0, "")) == [(OrderKind.LOOK, key(1))]  # it may have got there before
+    assert said(brain.done(0, "")) == [(OrderKind.CHECK_COMMITTED, key(1))]  # it may have got there before
 
 
 def test_a_rank_that_wants_it_on_storage_is_heard() -> None:
@@ -164,7 +164,7 @@ def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataOb
     def obey(orders: List[Order]) -> None:
         nonlocal byes
         for order in orders:
-            if order.kind == OrderKind.BYE:
+            if order.kind == OrderKind.SHUTDOWN:
                 byes += 1
                 continue
             assert order.key is not None

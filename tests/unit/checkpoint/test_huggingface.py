@@ -32,8 +32,8 @@ from hyperpod_kit.checkpoint.adapters.huggingface import (
     get_last_checkpoint,
 )
 from hyperpod_kit.checkpoint.exporting.checkpoint import export
+from hyperpod_kit.checkpoint.preemption_signal import SIGNALS
 from hyperpod_kit.checkpoint.repository import catalog
-from hyperpod_kit.checkpoint.warned import SIGNALS
 from hyperpod_kit.errors import CheckpointError
 from tests.support.damage import flip
 from tests.support.wait import until

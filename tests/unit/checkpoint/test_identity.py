@@ -76,7 +76,7 @@ def test_a_start_finds_whose_root_it_is_and_writes_it_again(store: PosixStore, r
     damage(run_file)
     with pytest.warns(RuntimeWarning, match=r"rest of the root says that it is of run 'small'.*written again"):
         assert identity.open_root(store, "small") == SMALL_RUN
-    assert identity.said(store).identity == SMALL_RUN
+    assert identity.read_run_file(store).identity == SMALL_RUN
     with pytest.raises(RunIsOwned, match="belongs to run 'small', this is run 'mine'"):
         identity.open_root(store, "mine")
 
@@ -95,10 +95,10 @@ def test_verify_and_ls_say_it_and_repair_mends_it(
     assert f"hyperpod-kit checkpoint repair {store.url}" in capsys.readouterr().out
     planned = answer(capsys, "repair", store.url, "--dry-run")
     assert (planned["id"], planned["written"]) == (SMALL_RUN.run_id, False)
-    assert identity.said(store).identity is None
+    assert identity.read_run_file(store).identity is None
     assert answer(capsys, "repair", store.url)["written"] is True
     assert answer(capsys, "repair", store.url)["written"] is False
-    assert cli.main(["verify", store.url]) == 0 and identity.said(store).identity == SMALL_RUN
+    assert cli.main(["verify", store.url]) == 0 and identity.read_run_file(store).identity == SMALL_RUN
 
 
 def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
@@ -152,7 +152,7 @@ def test_leftovers_that_say_nothing_make_a_new_run(store: PosixStore, run_file: 
     put_checkpoint(store, 1, committed=False)
     assert identity.open_root(store, "llama").run == "llama"
     empty(run_file)
-    assert identity.open_root(store, "llama").run == "llama" and identity.said(store).problem == ""
+    assert identity.open_root(store, "llama").run == "llama" and identity.read_run_file(store).problem == ""
 
 
 def test_no_new_id_beside_checkpoints_that_are_all_damaged(
@@ -187,7 +187,10 @@ def exchange(store: PosixStore, tmp_path: Path) -> list[str]:
     os.rename(store.url, tmp_path / "ours")
     theirs = PosixStore(store.url)
     identity.open_root(theirs, "other")
-    names = [put_checkpoint(theirs, seq, epoch=1, run=identity.said(theirs).identity or OTHER) for seq in range(1, 5)]
+    names = [
+        put_checkpoint(theirs, seq, epoch=1, run=identity.read_run_file(theirs).identity or OTHER)
+        for seq in range(1, 5)
+    ]
     return names
 
 
@@ -197,7 +200,7 @@ def test_an_exchanged_root_gets_no_commit_and_loses_nothing(store: PosixStore, t
     planned = retention.plan(retention.survey(store), Latest(1))
     names = exchange(store, tmp_path)
     with pytest.raises(RunIsOwned, match=r"is of run 'other' .*, expected run 'small' .* was exchanged"):
-        retention.run(store, Latest(1), SMALL_RUN)
+        retention.enforce(store, Latest(1), SMALL_RUN)
     assert retention.apply(store, planned, SMALL_RUN).deleted == ()
     with pytest.raises(RunIsOwned, match="was exchanged"):
         put_checkpoint(store, 5, epoch=9, run=SMALL_RUN)
@@ -216,7 +219,7 @@ def test_an_emptied_root_gets_no_commit(store: PosixStore, tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match="emptied or exchanged, or its mount is gone"):
         identity.confirm(store, SMALL_RUN)
     with pytest.raises(CheckpointError, match="its mount is gone"):
-        retention.run(store, Latest(1), SMALL_RUN)
+        retention.enforce(store, Latest(1), SMALL_RUN)
 
 
 def test_a_checkpoint_of_another_run_is_not_deleted(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def typed(words: list[str]) -> int:
 def same(one: Any, other: Any) -> bool:
     ours: list[Any] = []
     theirs: list[Any] = []
-    words = [repr(zero_files.split(said, held)) for said, held in ((one, ours), (other, theirs))]
+    words = [repr(zero_files.extract_tensors(said, held)) for said, held in ((one, ours), (other, theirs))]
     return words[0] == words[1] and all(
         torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(ours, theirs, strict=True)
     )
@@ -193,13 +193,13 @@ def test_each_byte_of_a_tensor_counts_unless_no_check_sums_were_written(tmp_path
         path.write_bytes(whole)
         flip(path, place)
         with pytest.raises(Exception, match="Bad CRC-32"):
-            from_deepspeed.checked(tmp_path / "in")
+            from_deepspeed.inspect_tag(tmp_path / "in")
     torch.serialization.set_crc32_options(False)
     try:
         torch.save(optimizer_states(4, 0), path)
     finally:
         torch.serialization.set_crc32_options(True)
-    assert from_deepspeed.checked(tmp_path / "in").unchecked == 1
+    assert from_deepspeed.inspect_tag(tmp_path / "in").unchecked == 1
 
 
 def test_a_root_with_a_checkpoint_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

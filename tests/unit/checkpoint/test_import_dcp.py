@@ -277,15 +277,15 @@ def test_classes_in_values_and_names_of_ours_are_refused(tmp_path: Path, capsys:
 def everything(folder: Path) -> dict[str, Any]:
     """All bytes of tensors and all values, read as an import reads them."""
     with open_files() as files:
-        found = dcp_folder.looked_at(files, folder)
+        found = dcp_folder.inspect_folder(files, folder)
         read: dict[str, Any] = {}
-        for name, boxes in found.boxes.items():
+        for name, boxes in found.chunks.items():
             for spec, source in boxes:
                 data = bytearray(spec.nbytes)
                 for at in range(0, len(data), 7):  # in steps, as chunks cut a tensor
                     source.read(memoryview(data)[at : at + 7], at)
                 read[f"{name}{spec}"] = bytes(data)
-        read.update((name, dcp_folder.value_of(files, found, name)) for name in found.values)
+        read.update((name, dcp_folder.load_value(files, found, name)) for name in found.values)
         return read
 
 

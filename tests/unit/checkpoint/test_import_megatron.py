@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import cli  # noqa: E402
-from hyperpod_kit.checkpoint.boxed_state import object_bytes  # noqa: E402
-from hyperpod_kit.checkpoint.exporting import rooms, to_megatron  # noqa: E402
+from hyperpod_kit.checkpoint.exporting import scratch_files, to_megatron  # noqa: E402
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
+from hyperpod_kit.checkpoint.sharded_state import object_bytes  # noqa: E402
 from tests.support.content import contents  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
@@ -45,7 +45,7 @@ def nested() -> dict[str, Any]:
 
 
 def written(folder: Path) -> Path:
-    with rooms.scratch(folder) as room:
+    with scratch_files.scratch_allocator(folder) as room:
         to_megatron.write(nested(), folder, room)
     return folder
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
-from hyperpod_kit.checkpoint.exporting import rooms, to_megatron  # noqa: E402
+from hyperpod_kit.checkpoint.exporting import scratch_files, to_megatron  # noqa: E402
 from hyperpod_kit.checkpoint.repository import shard  # noqa: E402
 from tests.support.warm import Program  # noqa: E402
 from tests.unit.checkpoint import zero_sources  # noqa: E402
@@ -76,7 +76,7 @@ def written(kind: str, folder: Path, megabytes: int) -> Path:
             f"{name}@{row}.0": half.view(2, -1)[row : row + 1] for name, half in halves.items() for row in range(2)
         }
         nested = {"boxes": boxes, "tensors": tensors, "objects": {}, "common": {"step": 1}}
-        with rooms.scratch(folder) as room:
+        with scratch_files.scratch_allocator(folder) as room:
             to_megatron.write(nested, folder, room)
     else:
         path = zero_sources.written(folder, ranks=1) / zero_sources.optimizer_file(0)

@@ -19,7 +19,7 @@ from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import cli, load_state  # noqa: E402
 from hyperpod_kit.checkpoint.dtypes import NAMES  # noqa: E402
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress  # noqa: E402
+from hyperpod_kit.checkpoint.formats.byte_progress import TerminalProgress  # noqa: E402
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
 from hyperpod_kit.checkpoint.repository.selection import newest_valid  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import NATIVE  # noqa: E402
@@ -188,9 +188,9 @@ def test_an_export_that_is_killed_leaves_nothing_under_its_name(tmp_path: Path, 
     import_checkpoint(written("torch", tmp_path / "1.pt", {"a": torch.ones(5)}), "torch", root)
     program = (
         "import os, signal, sys\n"
-        "from hyperpod_kit.checkpoint import appearing\n"
+        "from hyperpod_kit.checkpoint import atomic_output\n"
         "from hyperpod_kit.checkpoint.exporting.checkpoint import export\n"
-        "appearing._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "atomic_output._sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
         "export(*sys.argv[1:])\n"
     )
     assert Program(["-c", program, str(root), to, str(out)], dict(os.environ)).wait(120) == -signal.SIGKILL
@@ -209,7 +209,7 @@ def test_no_directory_for_the_export_is_said_before_anything_is_read(
 
 def test_what_takes_long_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    told = SaidProgress("imported", every=5, clock=lambda: now[0])
+    told = TerminalProgress("imported", interval=5, clock=lambda: now[0])
     for second in range(12):
         now[0] = float(second)
         told(second << 20, 11 << 20)

@@ -18,8 +18,8 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.agent.channel import Channel  # noqa: E402
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Alive  # noqa: E402
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
-from hyperpod_kit.checkpoint.keeper import AgentKeeper  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint.agent_run import save  # noqa: E402
@@ -111,14 +111,14 @@ def test_it_dies_while_the_manager_closes(root: str, state: State, shm: Path) ->
     manager.restore(state)
     os.kill(manager._agent.pid, signal.SIGSTOP)
     manager.save(0, state)
-    real = manager._agent.wait_end
+    real = manager._agent.wait_exit
 
     def wait_end(timeout: float) -> bool:
-        manager._agent.wait_end = real  # type: ignore[method-assign]
+        manager._agent.wait_exit = real  # type: ignore[method-assign]
         kill(manager)
         return real(timeout)
 
-    manager._agent.wait_end = wait_end  # type: ignore[method-assign]
+    manager._agent.wait_exit = wait_end  # type: ignore[method-assign]
     assert manager.close() and committed(root) == [0] and os.listdir(shm) == []
 
 
@@ -222,7 +222,7 @@ class Kept:
     """Two ranks' agents, each with a keeper, without torch's ranks."""
 
     def __init__(self, start: Any, capture: Any) -> None:
-        self.run = start(world=2, make=AgentKeeper)
+        self.run = start(world=2, make=AgentSupervisor)
         self.run.settle()
         self._capture = capture
 

@@ -48,7 +48,7 @@ def whole(store: MemoryStore) -> List[str]:
     found = []
     for attempt in left(store):
         try:
-            verify.verify_attempt(store, attempt)
+            verify.verify_checkpoint(store, attempt)
         except (CheckpointError, OSError):
             continue
         found.append(attempt)
@@ -61,11 +61,11 @@ def test_four_bad_saves_do_not_take_the_good_one_away() -> None:
     for seq in range(2, 6):
         bad = put_checkpoint(store, seq)
         drop_a_write(store, bad)
-        done = retention.run(store, Latest(3), SMALL_RUN)
+        done = retention.enforce(store, Latest(3), SMALL_RUN)
         assert good in whole(store) and good not in done.deleted
     assert [name for name, _ in done.damaged] == [bad] and "read back" in (tombstone.read(store, bad) or "")
     newest = put_checkpoint(store, 6)
-    done = retention.run(store, Latest(3), SMALL_RUN)
+    done = retention.enforce(store, Latest(3), SMALL_RUN)
     assert good in done.deleted and newest in proofs.recorded(store) and whole(store)[0] == newest
     assert good not in proofs.recorded(store)
 
@@ -83,7 +83,7 @@ def test_one_read_back_serves_until_its_checkpoint_is_to_go() -> None:
     names = []
     for seq in range(1, 41):
         names.append(put_checkpoint(store, seq))
-        retention.run(store, Latest(4), SMALL_RUN, prover=prover)
+        retention.enforce(store, Latest(4), SMALL_RUN, prover=prover)
         assert left(store) == names[::-1][:4]
     sampled = [name for name in names[:36] if retention._is_sampled(name)]
     assert 36 / 4 <= len(reads) <= 36 / 4 + len(sampled)
@@ -105,10 +105,10 @@ def test_a_read_back_that_is_given_up_deletes_nothing() -> None:
     store = MemoryStore("memory://hurry")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     marked = put_checkpoint(store, 4)
-    tombstone.mark(store, marked, "flipped")
+    tombstone.write(store, marked, "flipped")
     put_checkpoint(store, 5)
-    prover = read_back.Prover(store, go_on=lambda size: False)
-    done = retention.run(store, Latest(1), SMALL_RUN, prover=prover)
+    prover = read_back.Prover(store, may_continue=lambda size: False)
+    done = retention.enforce(store, Latest(1), SMALL_RUN, prover=prover)
     assert done.deleted == (marked,), "of that nothing could be made"
     assert set(names) <= set(left(store)) and proofs.recorded(store) == set()
 
@@ -129,9 +129,9 @@ def test_one_bad_read_condemns_nothing() -> None:
     found = read_back.read_back(store, names[1])
     assert found.outcome is ReadBackOutcome.DOUBTFUL and "only the second time" in found.reason
     Shaky.shaken = store.shaken = 1
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == ()
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == ()
     assert tombstone.read(store, names[1]) is None
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0],)
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (names[0],)
 
 
 def test_a_record_that_finds_no_room_is_left_later() -> None:
@@ -146,10 +146,10 @@ def test_a_record_that_finds_no_room_is_left_later() -> None:
     store = Full("memory://full")
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     prover = read_back.Prover(store)
-    assert retention.run(store, Latest(1), SMALL_RUN, prover=prover).deleted == (names[0],)
+    assert retention.enforce(store, Latest(1), SMALL_RUN, prover=prover).deleted == (names[0],)
     assert proofs.recorded(store) == set() and prover.proved() == {names[1]}
     store.full = False
-    retention.run(store, Latest(1), SMALL_RUN, prover=prover)
+    retention.enforce(store, Latest(1), SMALL_RUN, prover=prover)
     assert proofs.recorded(store) == {names[1]}
 
 
@@ -160,7 +160,7 @@ def test_every_file_is_read_back(tmp_path: Path, file: str) -> None:
     path = tmp_path / names[1] / file
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == ()
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == ()
     assert read_back.read_back(store, names[1]).outcome in (ReadBackOutcome.DAMAGED, ReadBackOutcome.DOUBTFUL)
     assert read_back.read_back(store, names[0]).outcome is ReadBackOutcome.PROVED
 
@@ -207,22 +207,22 @@ def real_shards(store: MemoryStore, attempt: str, *, run_id: str, world: int = 2
 
 def test_shards_that_are_whole_stay_where_another_beginning_wrote_them() -> None:
     store = MemoryStore("memory://beginnings")
-    lost = str(layout.AttemptName(1, 29, 1, "abcd"))
+    lost = str(layout.CheckpointId(1, 29, 1, "abcd"))
     real_shards(store, lost, run_id=SMALL_RUN.run_id)
     newest = put_checkpoint(store, 2, epoch=2, line=2)
-    done = retention.run(store, Latest(1), SMALL_RUN)
+    done = retention.enforce(store, Latest(1), SMALL_RUN)
     assert done.deleted == () and lost in left(store)
     why = dict(retention.plan(retention.survey(store, run_id=SMALL_RUN.run_id), Latest(1)).keep)[lost]
     assert "earlier beginning" in why
     retention.remove(store, newest)
     put_checkpoint(store, 3, epoch=3, line=1)  # one that goes on from there
-    assert lost in retention.run(store, Latest(1), SMALL_RUN).deleted
+    assert lost in retention.enforce(store, Latest(1), SMALL_RUN).deleted
 
 
 @pytest.mark.parametrize("what", ["a shard is missing", "a shard is short", "reserved and not filled", "no shards"])
 def test_what_a_killed_save_has_left_is_cleaned_up(what: str) -> None:
     store = MemoryStore("memory://killed")
-    dead = str(layout.AttemptName(1, 29, 1, "abcd"))
+    dead = str(layout.CheckpointId(1, 29, 1, "abcd"))
     real_shards(store, dead, run_id=SMALL_RUN.run_id, digests=b"\0" if what.startswith("reserved") else b"\1")
     second = f"{dead}/{layout.shard_file(1)}"
     if what == "a shard is missing":
@@ -232,16 +232,16 @@ def test_what_a_killed_save_has_left_is_cleaned_up(what: str) -> None:
     elif what == "no shards":
         store._objects = {f"{dead}/{SHARD}": b"weights"}
     put_checkpoint(store, 2, epoch=2, line=2)
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (dead,)
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (dead,)
 
 
 def test_another_runs_shards_are_nobodys_to_delete_here() -> None:
     store = MemoryStore("memory://foreign")
-    theirs = str(layout.AttemptName(1, 29, 1, "abcd"))
+    theirs = str(layout.CheckpointId(1, 29, 1, "abcd"))
     real_shards(store, theirs, run_id="f" * 32)
     del store._objects[f"{theirs}/{layout.shard_file(1)}"]
     put_checkpoint(store, 2, epoch=2, line=1)
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == ()
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == ()
 
 
 def test_a_manifest_that_vanished_from_a_proved_one_is_no_leftover() -> None:
@@ -249,14 +249,14 @@ def test_a_manifest_that_vanished_from_a_proved_one_is_no_leftover() -> None:
     names = [put_checkpoint(store, seq, epoch=seq, line=1) for seq in (1, 2)]
     proofs.record(store, names[0], "restore")
     store.delete(f"{names[0]}/{layout.MANIFEST_FILE}")
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == () and names[0] in left(store)
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == () and names[0] in left(store)
 
 
 def test_checkpoints_of_another_beginning_stay_and_do_not_count() -> None:
     store = MemoryStore("memory://fresh")
     before = [put_checkpoint(store, seq, epoch=1, line=1) for seq in (1, 2)]
     after = [put_checkpoint(store, seq, epoch=2, line=2) for seq in (3, 4, 5)]
-    assert retention.run(store, Latest(2), SMALL_RUN).deleted == (after[0],)
+    assert retention.enforce(store, Latest(2), SMALL_RUN).deleted == (after[0],)
     assert left(store) == [after[2], after[1], before[1], before[0]]
 
 
@@ -264,7 +264,7 @@ def test_checkpoints_of_another_beginning_stay_and_do_not_count() -> None:
 
 
 def coming(seq: int) -> CheckpointFacts:
-    return CheckpointFacts(str(layout.AttemptName(seq, seq, 1, "abcd")), (1, seq, "abcd"), seq)
+    return CheckpointFacts(str(layout.CheckpointId(seq, seq, 1, "abcd")), (1, seq, "abcd"), seq)
 
 
 def test_for_a_save_without_room_the_oldest_goes_one_at_a_time() -> None:
@@ -272,9 +272,9 @@ def test_for_a_save_without_room_the_oldest_goes_one_at_a_time() -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     gave_up = put_checkpoint(store, 4, committed=False)
     asked: Dict[str, Any] = {"coming": coming(5), "abandoned": frozenset({gave_up})}
-    assert retention.run(store, Latest(3), SMALL_RUN, **asked).deleted == (gave_up,)
-    assert retention.run(store, Latest(3), SMALL_RUN, **asked).deleted == (names[0],)
-    assert retention.run(store, Latest(3), SMALL_RUN, **asked).deleted == (), "two stay, and the third is coming"
+    assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (gave_up,)
+    assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (names[0],)
+    assert retention.enforce(store, Latest(3), SMALL_RUN, **asked).deleted == (), "two stay, and the third is coming"
     assert names[2] in proofs.recorded(store)
 
 
@@ -282,12 +282,14 @@ def test_for_a_save_without_room_the_last_good_one_stays_and_the_bad_one_goes() 
     store = MemoryStore("memory://bad")
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     drop_a_write(store, names[1])
-    assert retention.run(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == (names[1],)
-    assert retention.run(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == ()
+    assert retention.enforce(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == (names[1],)
+    assert retention.enforce(store, Latest(2), SMALL_RUN, coming=coming(3)).deleted == ()
     assert whole(store) == [names[0]]
 
 
-STATE = st.sampled_from([retention.VALID, retention.VALID, retention.DAMAGED, retention.UNCOMMITTED, retention.UNKNOWN])
+STATE = st.sampled_from(
+    [retention.VALID, retention.VALID, retention.DAMAGED, retention.UNCOMMITTED, retention.UNJUDGED]
+)
 ITEM = st.tuples(
     st.integers(1, 3),
     STATE,
@@ -312,11 +314,11 @@ def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy,
     items: List[retention.Item] = []
     truth: Dict[str, ReadBackOutcome] = {}
     for seq, (epoch, state, proved, marked, leftover, line, outcome) in enumerate(made, 1):
-        name = layout.AttemptName(seq, seq, epoch, "abcd")
+        name = layout.CheckpointId(seq, seq, epoch, "abcd")
         valid = state == retention.VALID
         items.append(
             retention.Item(
-                CheckpointFacts(str(name), catalog.order(name), seq, metrics={"loss": float(-seq % 4)}),
+                CheckpointFacts(str(name), catalog.sort_key(name), seq, metrics={"loss": float(-seq % 4)}),
                 state,
                 proved=valid and proved and outcome is ReadBackOutcome.PROVED,
                 marked=state == retention.DAMAGED and marked,

@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State, loading, weights
 from hyperpod_kit.checkpoint.adapters import huggingface
-from hyperpod_kit.checkpoint.commands import look, rebuild
+from hyperpod_kit.checkpoint.commands import inspection, rebuild
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit,
@@ -27,7 +27,7 @@ from hyperpod_kit.checkpoint.repository import (
     lease,
     manifest,
     pins,
-    rewinds,
+    rollbacks,
     selection,
     tombstone,
 )
@@ -84,7 +84,7 @@ RECORDS: Dict[str, Callable[[Store, str], None]] = {
     "flushes/n1-aa.json": put_note,
     "pins/": lambda store, attempt: pins.pin(store, attempt),
     "leases/": lambda store, attempt: (lease.Lease(store, attempt, 1.0), None)[1],
-    "rewinds/": lambda store, attempt: (rewinds.record(store, attempt, 1), None)[1],
+    "rewinds/": lambda store, attempt: (rollbacks.record_rollback(store, attempt, 1), None)[1],
 }
 """File -> what makes it while the checkpoint is whole."""
 
@@ -215,7 +215,7 @@ def test_a_torn_hint_was_written_after_a_commit_all_the_same(store: Store) -> No
 
 def test_a_tombstone_is_of_a_checkpoint_that_was_committed(store: Store) -> None:
     attempt = put_checkpoint(store, 1)
-    tombstone.mark(store, attempt, "bytes 0..1: expected …")
+    tombstone.write(store, attempt, "bytes 0..1: expected …")
     shutil.rmtree(Path(store.url, attempt))
     os.unlink(Path(store.url, "LATEST"))
     with pytest.raises(NoValidCheckpoint, match=rf"as {attempt}\.BAD says"):
@@ -248,7 +248,7 @@ OLD, NEW = "seq-000003.step-0000000003.e1-abcd", "seq-000001.step-0000000001.e2-
 def test_the_newest_comes_first_and_each_file_once() -> None:
     records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW), CommitRecord("pins/", OLD))
     found = commit_records.lost_commits(RootFacts(records, frozenset({OLD})))
-    assert [(one.attempt, one.files, one.there) for one in found] == [
+    assert [(one.checkpoint_id, one.files, one.has_directory) for one in found] == [
         (NEW, ("LATEST",), False),
         (OLD, ("pins/",), True),
     ]
@@ -259,8 +259,8 @@ def test_the_newest_comes_first_and_each_file_once() -> None:
 )
 def test_what_was_left_to_begin_anew_is_not_lost(epoch: int, named: tuple[str, ...], lost: List[str]) -> None:
     records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW))
-    facts = RootFacts(records, fresh_start=rewinds.FreshStart(epoch, named))
-    assert [one.attempt for one in commit_records.lost_commits(facts)] == lost
+    facts = RootFacts(records, fresh_start=rollbacks.FreshStart(epoch, named))
+    assert [one.checkpoint_id for one in commit_records.lost_commits(facts)] == lost
 
 
 def test_people_are_named_some_and_the_number_of_the_rest() -> None:
@@ -373,7 +373,7 @@ def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.Ca
     with refused:
         huggingface.get_last_checkpoint(root)
     with refused:
-        look.newest(open_store(str(root)))
+        inspection.newest_checkpoint(open_store(str(root)))
     record = shared_decision.decide(str(root), str(root / STATE), "0@n1")
     assert (record["from"], record["error"]) == (None, "NoValidCheckpoint")
     assert [entry.attempt for entry in catalog.attempts(str(root))] == names
@@ -416,8 +416,8 @@ def test_going_back_takes_a_fresh_start_back(store: Store) -> None:
     fresh_start.begin_anew(store, by="alice")
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
-    assert [why for _, why in selection.left(store)] == []
-    rewinds.record(store, names[0], catalog.highest(store)[0])
+    assert [why for _, why in selection.left_on_purpose(store)] == []
+    rollbacks.record_rollback(store, names[0], catalog.highest_epoch_and_seq(store)[0])
     assert selection.newest_valid(store).attempt == names[0]
 
 
@@ -444,7 +444,7 @@ def test_who_goes_on_from_an_older_one_says_what_is_lost(tmp_path: Path, gone: s
 def look_repaired(root: Path) -> List[str]:
     """The attempts that have a manifest, after all were rebuilt."""
     store = open_store(str(root))
-    whose = identity.of_root(store)
+    whose = identity.find_identity(store)
     assert whose is not None
     rebuild.rebuild_all(store, whose, dry_run=False)
     return [entry.attempt for entry in selection.walk(store)]

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import places, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent import shm_paths, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.environment import HPK_PROGRESS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
@@ -63,15 +63,15 @@ def root(shm: Path, tmp_path: Path) -> str:
 
 
 def segments() -> list[str]:
-    return sorted(os.listdir(places.base()))
+    return sorted(os.listdir(shm_paths.base()))
 
 
 def disown() -> None:
     """Let the slots belong to a process that is dead."""
-    for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
+    for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base())):
         page = slot.page
         assert page is not None
-        slot.put(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))
+        slot.write_page(replace(page, origin=replace(page.origin, owner=(2**22 + 1, 1))))
 
 
 def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -> None:
@@ -163,7 +163,7 @@ def test_a_flipped_bit_in_memory_falls_back_to_storage_with_the_reason(root: str
     want = job.fingerprint()
     abandon(manager)
     disown()
-    for path in Path(places.base()).glob("*.img"):
+    for path in Path(shm_paths.base()).glob("*.img"):
         data = bytearray(path.read_bytes())
         if b"{" in data:  # the other slots wait for a save
             data[data.index(b"{") + 5] ^= 4  # in the header; the file's end is slack
@@ -261,8 +261,8 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     job, manager = Job(), Manager(root)
     manager.restore(job.state)
     handle = manager.save(0, job.state)
-    manager._agent.let_go()  # what the kernel does when the trainer dies
-    assert manager._agent.wait_end(10)
+    manager._agent.detach()  # what the kernel does when the trainer dies
+    assert manager._agent.wait_exit(10)
     assert [entry.committed for entry in catalog.attempts(root)] == [True]
     assert process.identify(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.commands import cli

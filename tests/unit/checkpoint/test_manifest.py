@@ -143,30 +143,30 @@ def test_what_a_later_version_adds_is_passed_over_but_another_format_is_not() ->
 
 def test_attempt_names_have_one_spelling() -> None:
     name = "seq-000043.step-0000000110.e2-7f3a"
-    assert str(layout.parse_attempt(name)) == name
+    assert str(layout.parse_checkpoint_id(name)) == name
     for other in ("seq-43.step-110.e2-7f3a", name + ".BAD", name.upper(), "seq-000043.step-0000000110.e02-7f3a"):
-        assert layout.parse_attempt(other) is None
+        assert layout.parse_checkpoint_id(other) is None
 
 
 @given(
     st.builds(
-        layout.AttemptName,
+        layout.CheckpointId,
         st.integers(0, 10**12),
         st.integers(0, 10**14),
         st.integers(0, 10**6),
         st.text("0123456789abcdef", min_size=4, max_size=16),
     )
 )
-def test_any_attempt_name_comes_back(name: layout.AttemptName) -> None:
-    assert layout.parse_attempt(str(name)) == name
+def test_any_attempt_name_comes_back(name: layout.CheckpointId) -> None:
+    assert layout.parse_checkpoint_id(str(name)) == name
     assert layout.parse_tombstone(layout.tombstone_file(str(name))) == str(name)
     # Discovery starts listings there.
-    assert layout.attempts_from(name.seq) < str(name)
+    assert layout.first_id_from(name.seq) < str(name)
 
 
 @given(st.text(max_size=60))
 def test_what_is_no_name_is_none(text: str) -> None:
-    parsed = layout.parse_attempt(text)
+    parsed = layout.parse_checkpoint_id(text)
     assert parsed is None or str(parsed) == text
 
 
@@ -201,5 +201,5 @@ def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(
         inner = inner[key]
     inner[place[-1]] = value
     store.replace(name, manifest.seal_json(body))
-    found = selection.newest(store, lambda attempt: verify.verify_attempt(store, attempt))[1]
+    found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
     assert found.attempt == old and found.rejected[0][0] == new

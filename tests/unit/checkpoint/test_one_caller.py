@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State, codec, opened
+from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State, codec, open_managers
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, StateNotSerializable
 
 
@@ -81,7 +81,7 @@ def test_threads_that_call_at_the_same_time_are_told_so(root: str, call: str) ->
 
 def lost(root: str) -> list[Any]:
     """The Managers of this root that the program has lost; other tests of the process may have lost others."""
-    return [manager for manager in opened._forgotten if manager.root == root]
+    return [manager for manager in open_managers._forgotten if manager.root == root]
 
 
 @pytest.mark.parametrize("ring", [False, True])
@@ -104,7 +104,7 @@ def test_the_next_manager_closes_one_that_the_program_has_lost(
     found = manager.restore(state)
     assert isinstance(found, Restored) and found.step == 3
     assert "was never closed" in caplog.text
-    assert manager.close() and opened.holder(root) is None and not lost(root)
+    assert manager.close() and open_managers.manager_of(root) is None and not lost(root)
 
 
 def test_one_that_is_lost_while_it_waits_for_a_first_step(root: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, copier, device, load, load_weights  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State, device, load, load_weights, memory_copy  # noqa: E402
 from hyperpod_kit.checkpoint.dcp import slices  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
@@ -31,7 +31,7 @@ def root(shm: Path, tmp_path: Path) -> str:
 def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Large tensors lie on a device from now on. How many of them were settled, each time."""
     settled: list[int] = []
-    empty, move = load.empty, copier.move
+    empty, move = load.empty, memory_copy.copy_memory
 
     def made(spec: Any) -> Any:
         assert spec.nbytes <= LARGE, f"{spec.name} would be on the host a second time"
@@ -42,11 +42,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         move(target, source, size)
 
     monkeypatch.setattr(device, "is_on", lambda tensor: tensor.nbytes > LARGE)
-    monkeypatch.setattr(device, "settle", lambda tensors: settled.append(sum(map(device.is_on, tensors))))
+    monkeypatch.setattr(device, "synchronize", lambda tensors: settled.append(sum(map(device.is_on, tensors))))
     monkeypatch.setattr(device, "register", lambda memory: True)
     monkeypatch.setattr(load, "empty", made)
     monkeypatch.setattr(slices, "empty", made)
-    monkeypatch.setattr(copier, "move", moved)
+    monkeypatch.setattr(memory_copy, "copy_memory", moved)
     return settled
 
 

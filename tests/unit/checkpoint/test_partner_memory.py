@@ -11,19 +11,19 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_wire, seal, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_wire, seal, shm_cleanup, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.persist import Pace
-from hyperpod_kit.checkpoint.partner_link import whence
-from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
+from hyperpod_kit.checkpoint.partner_link import plan_fetches
+from hyperpod_kit.checkpoint.partners import RankNode, partners, switch_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from hyperpod_lab.torture import day
 
 
-def on(*nodes: str) -> list[RankPlace]:
+def on(*nodes: str) -> list[RankNode]:
     """Ranks on nodes called switch/node."""
-    return [RankPlace((name, "/dev/shm"), name.partition("/")[0]) for name in nodes]
+    return [RankNode((name, "/dev/shm"), name.partition("/")[0]) for name in nodes]
 
 
 def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_any() -> None:
@@ -41,11 +41,11 @@ def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_an
 
 def test_what_is_fetched_is_the_newest_that_all_ranks_can_have() -> None:
     old, new, newer = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
-    assert whence([[old, new], [old, new]], [[], []]) == {}
-    assert whence([[old, new], []], [[(1, old), (1, new)], []]) == {1: (0, new)}
-    assert whence([[old, newer], []], [[(1, old)], []]) == {1: (0, old)}
-    assert whence([[newer], []], [[], []]) == {}
-    assert whence([[], [old], []], [[], [(0, old)], [(2, old)]]) == {0: (1, old), 2: (2, old)}
+    assert plan_fetches([[old, new], [old, new]], [[], []]) == {}
+    assert plan_fetches([[old, new], []], [[(1, old), (1, new)], []]) == {1: (0, new)}
+    assert plan_fetches([[old, newer], []], [[(1, old)], []]) == {1: (0, old)}
+    assert plan_fetches([[newer], []], [[], []]) == {}
+    assert plan_fetches([[], [old], []], [[], [(0, old)], [(2, old)]]) == {0: (1, old), 2: (2, old)}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def to(server: Any, token: str = "token", rank: int = 1, port: int = 0) -> partn
 
 
 def copies(node: Path, run: str) -> list[Page]:
-    return [undated(page) for _, page in partner_memory.sealed(partner_memory.folder_of(str(node)), run)]
+    return [undated(page) for _, page in partner_memory.sealed_copies(partner_memory.copies_directory(str(node)), run)]
 
 
 def undated(page: Page | None) -> Page:
@@ -84,7 +84,7 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
 
     def make(page: Page) -> shm_slots.Slot:
         made = shm_slots.create(str(back), slot.name, page.shard.size)
-        made.put(replace(page, state=SlotState.WRITING))
+        made.write_page(replace(page, state=SlotState.WRITING))
         return made
 
     partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
@@ -113,7 +113,7 @@ def test_a_copy_waits_for_storage_and_is_given_up_aloud(
     monkeypatch.setenv("HPK_SHM_DIR", str(node))
     (stays,) = flush.flush(job="7")
     assert not stays.removed and stays.again and "step 10 (seq 5), not on storage yet" in stays.note
-    assert flush.flush(job="8") == [] and shm_gc.sweep(str(node), but="") == []
+    assert flush.flush(job="8") == [] and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []
     assert len(copies(node, slot.name.run)) == 1
     (gone,) = flush.flush(job="8", max_age=-1.0)
     assert gone.removed and "rank 1 captured on another node, step 10 (seq 5)" in gone.lost
@@ -150,7 +150,10 @@ def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any,
     slot, page, node, server = served
     to(server).put(slot, page)
     agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.this_process())
-    assert flush.flush(folder=str(node), max_age=-1.0) == [] and shm_gc.sweep(str(node), but="") == []
+    assert (
+        flush.flush(folder=str(node), max_age=-1.0) == []
+        and shm_cleanup.remove_dead_segments(str(node), excluded_run="") == []
+    )
     assert copies(node, slot.name.run) == [undated(page)]
     agent.release()
     assert [one.removed for one in flush.flush(folder=str(node), max_age=-1.0)] == [True]
@@ -165,12 +168,12 @@ def test_a_half_copy_goes_with_the_next_agent_of_any_run(served: Any, shm: Path,
         for suffix in ("img", "ctl"):
             (node / "partners" / slot.name.file(suffix)).touch()
     else:
-        partner_memory.room_for(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
-    assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1
-    shm_gc.sweep(str(node), but=slot.name.run)
-    assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1
-    shm_gc.sweep(str(node), but="")
-    assert partner_memory.names(partner_memory.folder_of(str(node))) == []
+        partner_memory.reserve_slot(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
+    assert len(partner_memory.names(partner_memory.copies_directory(str(node)))) == 1
+    shm_cleanup.remove_dead_segments(str(node), excluded_run=slot.name.run)
+    assert len(partner_memory.names(partner_memory.copies_directory(str(node)))) == 1
+    shm_cleanup.remove_dead_segments(str(node), excluded_run="")
+    assert partner_memory.names(partner_memory.copies_directory(str(node))) == []
 
 
 def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing(served: Any) -> None:

@@ -11,11 +11,11 @@ import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.repository import catalog
-from hyperpod_kit.checkpoint.repository.store import patient
+from hyperpod_kit.checkpoint.repository.store import retrying
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.checkpoint.repository.store.patient import TRIES, PatientStore
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
+from hyperpod_kit.checkpoint.repository.store.retrying import TRIES, RetryingStore
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 from hyperpod_kit.system.passing_errors import PASSING
 from hyperpod_kit.system.wait import BackOff
@@ -84,13 +84,13 @@ def test_every_read_is_tried_again(
         fault = Fault(number, TRIES - 1)
         with monkeypatch.context() as faulty:
             failing(faulty, kind, method, fault)
-            assert read(PatientStore(store, sleep=pauses.append)) == value
+            assert read(RetryingStore(store, sleep=pauses.append)) == value
         assert (fault.failed, len(pauses)) == (TRIES - 1, TRIES - 1)
         assert pauses == sorted(pauses) and sum(pauses) < 10.0
     with monkeypatch.context() as faulty:
         failing(faulty, kind, method, Fault(errno.EIO, 100))
         with pytest.raises(OSError, match="as storage says it"):
-            read(PatientStore(store, sleep=lambda _: None))
+            read(RetryingStore(store, sleep=lambda _: None))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOENT, errno.ENOSPC])
@@ -98,7 +98,7 @@ def test_what_does_not_pass_is_said_at_once(store: Store, monkeypatch: pytest.Mo
     fault = Fault(number, 100)
     failing(monkeypatch, PosixStore, "read", fault)
     with pytest.raises(OSError, match="as storage says it"):
-        PatientStore(store).read("a/object")
+        RetryingStore(store).read("a/object")
     assert fault.failed == 1
 
 
@@ -106,7 +106,7 @@ def test_a_stale_descriptor_is_replaced_and_another_object_is_none(
     store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After the repair of a mount: the object under its name is there, the descriptor is not."""
-    patiently = PatientStore(store, sleep=lambda _: None)
+    patiently = RetryingStore(store, sleep=lambda _: None)
     reader, other = patiently.open_read("a/object"), patiently.open_read("a/object")
     stale = {id(found._reader) for found in (reader, other)}  # type: ignore[attr-defined]
 
@@ -138,7 +138,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient, "PAUSES", BackOff(0.001, 0.001))
+    monkeypatch.setattr(retrying, "PAUSES", BackOff(0.001, 0.001))
     newest = catalog.newest_committed(str(root))
     for kind, method in (
         (PosixStore, "read"),
@@ -168,7 +168,7 @@ def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatc
 
 
 def test_an_error_that_lasts_is_what_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient, "PAUSES", BackOff(0.001, 0.001))
+    monkeypatch.setattr(retrying, "PAUSES", BackOff(0.001, 0.001))
     with Manager(str(root)) as manager, monkeypatch.context() as faulty:
         failing(faulty, FileReader, "read_into", Fault(errno.EIO, 10**6))
         with pytest.raises(StorageUnreadable, match="as storage says it"):

@@ -17,8 +17,8 @@ TRAINER: Tuple[Tuple[Any, str], ...] = (
     (trainer.Connect((("10.0.0.1", 4711),)), '{"op":"connect","addresses":[["10.0.0.1",4711]]}'),
     (trainer.PartnerAt((("10.0.0.2", 4712),)), '{"op":"partner","addresses":[["10.0.0.2",4712]]}'),
     (trainer.TakeOver(), '{"op":"again"}'),
-    (trainer.Settle(KEY, "local"), '{"op":"settle","keep":[2,5,"ab12cd"],"tier":"local"}'),
-    (trainer.Settle(None, "memory"), '{"op":"settle","keep":null,"tier":"memory"}'),
+    (trainer.RestoreCompleted(KEY, "local"), '{"op":"settle","keep":[2,5,"ab12cd"],"tier":"local"}'),
+    (trainer.RestoreCompleted(None, "memory"), '{"op":"settle","keep":null,"tier":"memory"}'),
     (trainer.SlotCaptured(1), '{"op":"captured","slot":1}'),
     (trainer.SaveSkipped(KEY, "no slot"), '{"op":"skipped","key":[2,5,"ab12cd"],"why":"no slot"}'),
     (
@@ -26,7 +26,7 @@ TRAINER: Tuple[Tuple[Any, str], ...] = (
         '{"op":"which","key":[2,5,"ab12cd"],"tensors":[["w","F32 [1]","00"]]}',
     ),
     (trainer.TensorDigests(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
-    (trainer.MakeRoom(KEY), '{"op":"release","key":[2,5,"ab12cd"]}'),
+    (trainer.FreeSlot(KEY), '{"op":"release","key":[2,5,"ab12cd"]}'),
     (trainer.Close(), '{"op":"close"}'),
 )
 AGENT: Tuple[Tuple[Any, str], ...] = (
@@ -44,7 +44,7 @@ AGENT: Tuple[Tuple[Any, str], ...] = (
     (trainer.AgentEnded("x"), '{"ev":"ended","why":"x"}'),
     (trainer.SlotReleased(0), '{"ev":"released","slot":0}'),
     (trainer.SlotReleased(None), '{"ev":"released","slot":null}'),
-    (trainer.TensorQuestion(KEY, "all"), '{"ev":"which","key":[2,5,"ab12cd"],"holders":"all"}'),
+    (trainer.TensorQuery(KEY, "all"), '{"ev":"which","key":[2,5,"ab12cd"],"holders":"all"}'),
     (trainer.SaveSealed(KEY), '{"ev":"sealed","key":[2,5,"ab12cd"]}'),
     (trainer.SaveLocal(KEY), '{"ev":"local","key":[2,5,"ab12cd"]}'),
     (
@@ -85,20 +85,23 @@ RANKS: Tuple[Tuple[Any, str], ...] = (
 ORDERS: Tuple[Tuple[Any, str], ...] = (
     (ranks.Order(ranks.OrderKind.PERSIST, KEY), '{"op":"persist","key":[2,5,"ab12cd"],"note":""}'),
     (
-        ranks.Order(ranks.OrderKind.WHICH, KEY, "all", (0, 3)),
+        ranks.Order(ranks.OrderKind.COMPARE, KEY, "all", (0, 3)),
         '{"op":"which","key":[2,5,"ab12cd"],"note":"all","ranks":[0,3]}',
     ),
-    (ranks.Order(ranks.OrderKind.TELL, KEY, "d", (3,)), '{"op":"tell","key":[2,5,"ab12cd"],"note":"d","ranks":[3]}'),
+    (
+        ranks.Order(ranks.OrderKind.SEND_TEXT, KEY, "d", (3,)),
+        '{"op":"tell","key":[2,5,"ab12cd"],"note":"d","ranks":[3]}',
+    ),
     (ranks.Order(ranks.OrderKind.COMMITTED, KEY, "seq-5"), '{"op":"committed","key":[2,5,"ab12cd"],"note":"seq-5"}'),
-    (ranks.Order(ranks.OrderKind.AGAIN, None), '{"op":"again","key":[],"note":""}'),
+    (ranks.Order(ranks.OrderKind.RESYNC, None), '{"op":"again","key":[],"note":""}'),
     (ranks.Order(ranks.OrderKind.TAKEN, None, "x"), '{"op":"taken","key":[],"note":"x"}'),
-    (ranks.Order(ranks.OrderKind.BYE, None), '{"op":"bye","key":[],"note":""}'),
+    (ranks.Order(ranks.OrderKind.SHUTDOWN, None), '{"op":"bye","key":[],"note":""}'),
 )
 READERS = (
-    (TRAINER, trainer.trainer_message),
-    (AGENT, trainer.agent_event),
-    (RANKS, ranks.rank_report),
-    (ORDERS, ranks.order_of),
+    (TRAINER, trainer.parse_trainer_message),
+    (AGENT, trainer.parse_agent_event),
+    (RANKS, ranks.parse_rank_report),
+    (ORDERS, ranks.parse_order),
 )
 
 
@@ -118,9 +121,12 @@ def test_no_message_is_left_out(cases: Any, union: Any) -> None:
 
 
 def test_what_this_release_does_not_know_is_passed_over() -> None:
-    assert trainer.trainer_message({"op": "tomorrow"}) is None and ranks.rank_report({"op": "tomorrow"}) is None
-    assert trainer.agent_event({"ev": "tomorrow"}) is None
-    assert ranks.order_of({"op": "tomorrow", "key": [], "note": ""}) is None
+    assert (
+        trainer.parse_trainer_message({"op": "tomorrow"}) is None
+        and ranks.parse_rank_report({"op": "tomorrow"}) is None
+    )
+    assert trainer.parse_agent_event({"ev": "tomorrow"}) is None
+    assert ranks.parse_order({"op": "tomorrow", "key": [], "note": ""}) is None
 
 
 def test_every_end_of_a_capture_is_told_to_the_trainer() -> None:

@@ -8,18 +8,18 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.agreement import Agreement
+from hyperpod_kit.checkpoint.candidate_rejected import CandidateRejected
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp.reshard import guarded
+from hyperpod_kit.checkpoint.dcp.reshard import error_as_reason
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, first_reason
-from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.errors import CheckpointError, DigestMismatch, DigestUnavailable
 
 
 def heard(reason: Optional[Reason]) -> Optional[Reason]:
     """What the other ranks hear of it."""
-    found = values.unpack(values.pack(reason), "rank 1")
+    found = wire_values.unpack(wire_values.pack(reason), "rank 1")
     assert found is None or isinstance(found, Reason)
     return found
 
@@ -28,7 +28,7 @@ def failing(err: BaseException) -> Optional[Reason]:
     def work() -> None:
         raise err
 
-    return guarded(work)
+    return error_as_reason(work)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_verdict_survives_being_formatted_and_sent_between_ranks(err: BaseExce
     assert reason is not None and reason.verdict is verdict
     told = first_reason([None, heard(reason), heard(Reason("later", Verdict.DAMAGED))])
     assert told is not None and told.verdict is verdict
-    assert f"{told}" == str(told) == told.words == f"rank 1: {reason}"
+    assert f"{told}" == str(told) == told.text == f"rank 1: {reason}"
     again = heard(told)
     assert again == told and again is not None and again.verdict is verdict
 
@@ -55,7 +55,7 @@ def test_a_verdict_survives_being_formatted_and_sent_between_ranks(err: BaseExce
 def test_words_alone_carry_no_verdict() -> None:
     assert not isinstance(f"{Reason('bytes', Verdict.DAMAGED)}", Reason)
     with pytest.raises(CheckpointError, match="told what cannot be understood"):
-        values.unpack(values.pack(Reason("x")).replace(b'"unusable"', b'"innocent"'), "rank 1")
+        wire_values.unpack(wire_values.pack(Reason("x")).replace(b'"unusable"', b'"innocent"'), "rank 1")
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -68,10 +68,10 @@ def test_all_ranks_settle_on_the_verdict_of_the_first_one(verdict: Verdict) -> N
     all_ranks = Agreement(Ranks(alone=True), "seq-000001")
     if verdict is Verdict.UNFILLED:
         with pytest.raises(CheckpointError, match="does not fit this state: rank 1: it"):
-            all_ranks.settle(everybody)
+            all_ranks.raise_first_problem(everybody)
         return
-    with pytest.raises(Rejected, match=r"^rank 1: it$") as caught:
-        all_ranks.settle(everybody)
+    with pytest.raises(CandidateRejected, match=r"^rank 1: it$") as caught:
+        all_ranks.raise_first_problem(everybody)
     assert caught.value.reason.verdict is verdict and caught.value.rank == 1
 
 
@@ -79,7 +79,7 @@ def test_what_a_rank_keeps_goes_to_nobody_and_what_it_tells_goes_to_all() -> Non
     all_ranks = Agreement(Ranks(alone=True), "seq-000001")
     kept = object()  # no value that could be told to another rank
     assert all_ranks.prove(lambda: kept) is kept and all_ranks.fit(lambda: kept) is kept
-    assert all_ranks.prove_and_tell(lambda: (kept, 3)) == (kept, [3])
-    assert all_ranks.fit_and_tell(lambda: (kept, 3)) == (kept, [3])
+    assert all_ranks.prove_and_share(lambda: (kept, 3)) == (kept, [3])
+    assert all_ranks.fit_and_share(lambda: (kept, 3)) == (kept, [3])
     with pytest.raises(DigestUnavailable):
         all_ranks.prove(lambda: failing(DigestUnavailable("xxh3", "no library")))

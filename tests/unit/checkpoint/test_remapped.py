@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, places, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import selection
 
 REMAPPED = ["unshare", "--user", "--map-user=4242", "--map-group=4242"]
@@ -47,4 +47,4 @@ def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, t
 
 
 def test_outside_of_a_container_it_is_simply_ours() -> None:
-    assert places.node_uid() == os.getuid()
+    assert shm_paths.node_uid() == os.getuid()

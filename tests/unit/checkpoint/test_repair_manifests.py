@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint import Manager, Restored, State, loading
-from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.agent import extra_state
 from hyperpod_kit.checkpoint.commands import cli, rebuild
 from hyperpod_kit.checkpoint.repository import (
     catalog,
@@ -105,7 +105,7 @@ def test_all_are_rebuilt_and_restored_bit_for_bit(lost: Path, whole: Path, capsy
     code, told = repair(lost, capsys)
     assert (code, [one["written"] for one in told["manifests"]], told["lost"]) == (0, [True] * 3, [])
     for name in names(lost):
-        verify.verify_attempt(str(lost), name)
+        verify.verify_checkpoint(str(lost), name)
         same_but_for_what_is_lost(
             (lost / name / "MANIFEST.json").read_bytes(), (whole / name / "MANIFEST.json").read_bytes()
         )
@@ -211,7 +211,7 @@ def test_a_save_that_may_be_under_way_is_left_alone(lost: Path, capsys: pytest.C
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, older)
     assert repair(lost, capsys)[1]["manifests"] == []
-    commit.claim_epoch(str(lost), identity.of_root(str(lost)), above=0, job={})  # type: ignore[arg-type]
+    commit.claim_epoch(str(lost), identity.find_identity(str(lost)), above=0, job={})  # type: ignore[arg-type]
     code, report = repair(lost, capsys)
     assert (code, [one["attempt"] for one in report["manifests"] if one["written"]]) == (0, [newest])
 
@@ -263,7 +263,7 @@ def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
 def test_a_seal_is_passed_over_by_who_does_not_know_it(whole: Path) -> None:
     extra = (whole / names(whole)[0] / layout.EXTRA_FILE).read_bytes()
     sealed_text.require(extra, "extra.json")
-    assert trees.tree_of(sealed_text.without_seal(extra), 0) == trees.tree_of(extra, 0)
+    assert extra_state.tree_of(sealed_text.without_seal(extra), 0) == extra_state.tree_of(extra, 0)
     for end in range(len(extra)):
         with pytest.raises(CheckpointError):
             sealed_text.require(extra[:end], "extra.json")
@@ -279,5 +279,5 @@ def test_a_commit_goes_on_where_an_agent_of_another_release_died(tmp_path: Path,
     (root / name / "MANIFEST.json").unlink()
     (root / name / "extra.json").write_bytes(sealed_text.without_seal(extra))
     with pytest.raises(CheckpointError, match="does not prove itself"):
-        rebuild.manifest_of(store, name, identity.RunIdentity(body.run, body.run_id))
+        rebuild.rebuild_manifest(store, name, identity.RunIdentity(body.run, body.run_id))
     commit.commit(store, name, body, extra, (root / name / "index.bin").read_bytes())

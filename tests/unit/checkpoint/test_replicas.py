@@ -19,16 +19,16 @@ KEY = (1, 1, "a")
 def test_the_text_of_a_capture_carries_them_last_and_somebodys_own_key_of_that_name_is_not_taken_for_them() -> None:
     for tree in ({}, {"extra": {"replicas": {"all": "x"}}}, {"replicas_": 1, "rng": ["replicas", {"replicas": {}}]}):
         text = json.dumps(tree, separators=(",", ":")).encode()
-        assert replicas.of_text(text) == {} and replicas.with_replicas(text, {}) == text
+        assert replicas.digests_in_text(text) == {} and replicas.with_replicas(text, {}) == text
         if tree:
             told = replicas.with_replicas(text, {"all": "d"})
-            assert replicas.of_text(told) == {"all": "d"} == replicas.of_tree(json.loads(told))
+            assert replicas.digests_in_text(told) == {"all": "d"} == replicas.digests_in_tree(json.loads(told))
             assert {k: v for k, v in json.loads(told).items() if k != "replicas"} == tree
 
 
 def test_only_ranks_that_hold_the_same_set_are_compared_and_one_that_did_not_compare_is_no_argument() -> None:
-    assert replicas.difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
-    assert replicas.difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == Difference(
+    assert replicas.find_difference({0: {"all": "a", "x": "1"}, 1: {"all": "a"}, 2: {}, 3: {"y": "2"}}) is None
+    assert replicas.find_difference({0: {"x": "1"}, 2: {"x": "1"}, 3: {"x": "2"}, 5: {"x": "2"}}) == Difference(
         "x", (0, 3), 2, 4
     )
 
@@ -65,7 +65,7 @@ def test_the_reason_names_the_tensor_the_ranks_and_the_way_out(second: List[Tupl
 def _captured(brain: Coordinator, *held: Dict[str, str]) -> List[Any]:
     orders: List[Any] = []
     for rank, one in enumerate(held):
-        orders += brain.captured(rank, KEY, held=one)
+        orders += brain.captured(rank, KEY, replica_digests=one)
     return orders
 
 
@@ -77,12 +77,12 @@ def test_equal_ranks_write_at_once() -> None:
 def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> None:
     brain = Coordinator(4)
     (order,) = _captured(brain, {"all": "a"}, {"all": "a"}, {"all": "b"}, {"all": "b"})
-    assert (order.kind, order.note, order.ranks) == (OrderKind.WHICH, "all", (0, 2))
+    assert (order.kind, order.note, order.ranks) == (OrderKind.COMPARE, "all", (0, 2))
     # Sealed by all, and still not: an older capture must not be given up for it.
     assert [order.kind for rank in range(4) for order in brain.sealed(rank, KEY)] == []
     assert brain.failed(1, KEY, "no space") == [] and brain.done(0, "end") == []
-    assert brain.which(0, KEY, [("w", "F32 [1]", "1")]) == []
-    (order,) = brain.which(2, KEY, [("w", "F32 [1]", "2")])
+    assert brain.tensors_reported(0, KEY, [("w", "F32 [1]", "1")]) == []
+    (order,) = brain.tensors_reported(2, KEY, [("w", "F32 [1]", "2")])
     assert order.kind == OrderKind.REFUSED and order.note.startswith("w has other bytes on rank 0 than on rank 2")
     assert brain.persisted(0, KEY, "x") == [] and brain.skipped(1, KEY, "late") == [] and brain.sealed(3, KEY) == []
 
@@ -91,7 +91,7 @@ def test_two_of_the_ranks_that_differ_are_asked_and_nothing_of_it_counts() -> No
 def test_who_can_not_be_asked_any_more_is_not_waited_for(how: str) -> None:
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
-    (order, *_) = brain.which(1, KEY, None) if how == "trainer" else brain.lost(1)
+    (order, *_) = brain.tensors_reported(1, KEY, None) if how == "trainer" else brain.lost(1)
     assert order.kind == OrderKind.REFUSED and "not known any more" in order.note
 
 
@@ -99,7 +99,7 @@ def test_what_a_rank_cannot_seal_is_dropped_while_the_others_are_asked() -> None
     brain = Coordinator(2)
     _captured(brain, {"all": "a"}, {"all": "b"})
     assert [order.kind for order in brain.skipped(1, KEY, "damaged")] == [OrderKind.DROPPED]
-    assert brain.which(0, KEY, []) == [] and brain.which(1, KEY, []) == []
+    assert brain.tensors_reported(0, KEY, []) == [] and brain.tensors_reported(1, KEY, []) == []
 
 
 def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
@@ -113,7 +113,7 @@ def test_a_save_in_which_not_all_compared_goes_its_way() -> None:
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import comparing, copier, folding  # noqa: E402
+from hyperpod_kit.checkpoint import memory_copy, replica_check, tensor_digest  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
 from hyperpod_kit.checkpoint.tensors import TensorPiece  # noqa: E402
 
@@ -141,15 +141,15 @@ def _pieces(tensors: List[Any]) -> List[TensorPiece]:
 
 
 def _digest(tensors: List[Any], threads: int = 1) -> Tuple[Dict[str, str], List[str]]:
-    made = comparing.Comparison(_pieces(tensors), "xxh3")
-    pool = copier.Copier(threads)
+    made = replica_check.Comparison(_pieces(tensors), "xxh3")
+    pool = memory_copy.Copier(threads)
     pool.start(made.work(early=True) + made.work(early=False)).wait()
     pool.close()
-    return made.held(), [value for _, _, value in made.tensors("all")]
+    return made.digests(), [value for _, _, value in made.tensors("all")]
 
 
 def _fold(tensors: List[Any]) -> List[str]:
-    return [bytes(row.numpy().tobytes()).hex() for row in folding.fold(tensors)]
+    return [bytes(row.numpy().tobytes()).hex() for row in tensor_digest.digest_tensors(tensors)]
 
 
 @pytest.mark.parametrize("digest", [lambda tensors: _digest(tensors)[1], _fold])
@@ -190,65 +190,65 @@ def test_threads_give_one_answer_and_a_set_of_holders_one_digest() -> None:
     assert _digest(tensors, 1) == _digest(tensors, 3)
     held, values = _digest(tensors)
     assert set(held) == {"all"} and len(values) == len(tensors)
-    made = comparing.Comparison(
+    made = replica_check.Comparison(
         [
             TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 2), None, False, holders=holders)
             for holders in ((0, 1), (0, 2), (0, 1))
         ],
         "xxh3",
     )
-    assert len(made.held()) == 2 and comparing.holders_name((0, 1)) != comparing.holders_name((0, 2))
+    assert len(made.digests()) == 2 and replica_check.holders_name((0, 1)) != replica_check.holders_name((0, 2))
 
 
 def test_the_next_save_digests_the_bytes_of_its_own_moment_and_leaves_an_open_one_alone() -> None:
     tensors = _tensors()
-    pieces, pool = _pieces(tensors), copier.Copier(1)
-    every = comparing.Comparing(1, "xxh3")
+    pieces, pool = _pieces(tensors), memory_copy.Copier(1)
+    every = replica_check.ReplicaCheck(1, "xxh3")
 
     def compare(seq: int) -> Any:
         made = every.begin(seq, "p", pieces, last=False)
         assert made is not None
         pool.start(made.work(early=True) + made.work(early=False)).wait()
-        return made, made.held()
+        return made, made.digests()
 
     first, before = compare(1)
     tensors[5][0] ^= 1
     second, after = compare(2)
     assert second is not first and after != before and every.tensors(1, "all") == first.tensors("all")
-    every.found_equal(1)
-    every.found_equal(2)
+    every.mark_equal(1)
+    every.mark_equal(2)
     tensors[5][0] ^= 1
     third, again = compare(3)
     assert third is second and again == before == {"all": _digest_of(third)}
-    assert comparing.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
+    assert replica_check.Comparison(pieces[1:], "xxh3").is_of(pieces) is False
     pool.close()
 
 
-def _digest_of(made: comparing.Comparison) -> str:
+def _digest_of(made: replica_check.Comparison) -> str:
     return replicas.combined(made.tensors("all"))
 
 
 def test_compared_until_found_equal_then_every_so_often_and_after_a_failure_again() -> None:
     pieces = _pieces([torch.zeros(2)])
-    one = comparing.Comparing(4, "xxh3")
+    one = replica_check.ReplicaCheck(4, "xxh3")
 
     def begins(seq: int, plan: str = "p", last: bool = False) -> bool:
         return one.begin(seq, plan, pieces, last=last) is not None
 
     assert begins(1) and begins(2)  # nobody has said yet how the first one ended
     assert begins(3)
-    one.found_equal(2)
-    one.found_equal(3)
+    one.mark_equal(2)
+    one.mark_equal(3)
     assert not begins(5) and not begins(6) and begins(6, last=True)
-    one.found_equal(6)
+    one.mark_equal(6)
     assert not begins(7) and begins(7, plan="q")
-    one.found_equal(7)
+    one.mark_equal(7)
     assert begins(8, plan="q") and one.tensors(8, "all") is not None
-    one.lost(8)
+    one.forget(8)
     assert begins(9, plan="q") and one.tensors(8, "all") is None
-    assert comparing.Comparing(None, "xxh3").begin(1, "p", pieces, last=True) is None
+    assert replica_check.ReplicaCheck(None, "xxh3").begin(1, "p", pieces, last=True) is None
     alone = [TensorPiece(TensorSpec("w", "F32", (1,)), torch.zeros(1), (0, 1), None, False)]
-    assert comparing.Comparing(1, "xxh3").begin(1, "p", alone, last=True) is None
+    assert replica_check.ReplicaCheck(1, "xxh3").begin(1, "p", alone, last=True) is None
     for bad in (0, -1, 1.5, True):
         with pytest.raises(ValueError, match="compare is"):
-            comparing.Comparing(bad, "xxh3")  # type: ignore[arg-type]
+            replica_check.ReplicaCheck(bad, "xxh3")  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from hyperpod_kit.checkpoint.agent import shard_report
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, ShardFacts, SlotState
-from hyperpod_kit.checkpoint.agent.report_texts import Ask, Heard, ReportTeller, Texts
+from hyperpod_kit.checkpoint.agent.report_texts import ReportDecoder, ReportEncoder, ReportUpdate, TextRequest
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
 from hyperpod_kit.checkpoint.repository import digest, shard
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
@@ -59,31 +59,31 @@ class Run:
     """Agents, and rank 0's, with a wire that says what a wire can say."""
 
     def __init__(self, world: int) -> None:
-        self.tellers = [ReportTeller(outright=rank == 0) for rank in range(world)]
-        self.texts = Texts()
-        self.asks: List[Ask] = []
+        self.tellers = [ReportEncoder(inline_texts=rank == 0) for rank in range(world)]
+        self.texts = ReportDecoder()
+        self.asks: List[TextRequest] = []
         self.bytes = self.asked = 0
         self.whole: Dict[int, ShardReport] = {}
         self.whole_of: Dict[Tuple[int, Key], ShardReport] = {}
         self.failed: List[int] = []
 
-    def take(self, heard: Heard) -> None:
-        self.asks += heard.asks
-        self.asked += len(heard.asks)
+    def take(self, heard: ReportUpdate) -> None:
+        self.asks += heard.requests
+        self.asked += len(heard.requests)
         self.whole.update({rank: found for rank, _, found in heard.reports})
         self.whole_of.update({(rank, about): found for rank, about, found in heard.reports})
         self.failed += [rank for rank, _, _ in heard.failed]
 
     def say(self, rank: int, one: Report) -> None:
-        wire = json.dumps(self.tellers[rank].said(one))
+        wire = json.dumps(self.tellers[rank].encode(one))
         self.bytes += len(wire)
-        self.take(self.texts.heard(rank, one.page.key, json.loads(wire)))
+        self.take(self.texts.add_report(rank, one.page.key, json.loads(wire)))
 
     def answer(self, number: int = 0) -> None:
         rank, about, wanted = self.asks.pop(number)
-        text = self.tellers[rank].text(wanted)
+        text = self.tellers[rank].find_text(wanted)
         self.bytes += len(text or "")
-        self.take(self.texts.told(rank, about, wanted, text))
+        self.take(self.texts.add_text(rank, about, wanted, text))
 
 
 @given(some.integers(1, 6), some.integers(1, 3), some.randoms(use_true_random=False))
@@ -106,7 +106,9 @@ def test_in_whatever_order_they_speak_and_are_asked_every_report_is_what_its_ran
             rank = to_say.pop()
             said[rank] += 1
             run.say(rank, wanted[rank, key(said[rank])])
-    assert run.whole_of == {place: shard_report.of(one) for place, one in wanted.items()} and not run.failed
+    assert (
+        run.whole_of == {place: shard_report.to_shard_report(one) for place, one in wanted.items()} and not run.failed
+    )
 
 
 def test_a_later_save_costs_the_same_bytes_whatever_the_number_of_tensors() -> None:
@@ -151,7 +153,7 @@ def test_where_the_rank_that_was_asked_is_lost_another_one_is() -> None:
         run.say(rank, report(rank, 4, 1))
     assert {one.rank for one in run.asks} == {1}
     run.asks.clear()
-    run.take(run.texts.gone(1))
+    run.take(run.texts.remove_rank(1))
     assert {one.rank for one in run.asks} == {2}
     while run.asks:
         run.answer()
@@ -164,28 +166,28 @@ def test_a_text_that_is_not_known_any_more_fails_that_rank_and_is_asked_of_the_n
         for rank in (1, 2):
             run.say(rank, report(rank, 4, 1))
         rank, about, wanted = run.asks.pop()
-        run.take(run.texts.told(rank, about, wanted, answer))
-        assert run.failed == [1] and run.asks[-1] == Ask(2, about, wanted)
+        run.take(run.texts.add_text(rank, about, wanted, answer))
+        assert run.failed == [1] and run.asks[-1] == TextRequest(2, about, wanted)
 
 
 def test_a_layout_that_was_never_said_is_no_report() -> None:
     run = Run(2)
-    run.tellers[1].said(report(1, 2, 1))  # heard by an agent that died
+    run.tellers[1].encode(report(1, 2, 1))  # heard by an agent that died
     for rank in (0, 1):
         run.say(rank, report(rank, 2, 1))
     assert run.failed == [1] and sorted(run.whole) == [0]
-    run.tellers[1].forget()
+    run.tellers[1].reset()
     run.say(1, report(1, 2, 1))
-    assert run.whole[1] == shard_report.of(report(1, 2, 1))
+    assert run.whole[1] == shard_report.to_shard_report(report(1, 2, 1))
 
 
 def test_what_is_not_what_was_captured_is_never_said() -> None:
     one = report(0, 1, 1)
     with pytest.raises(CheckpointError, match="not what it captured"):
-        ReportTeller().said(replace(one, extra=one.extra.replace("0.1", "0.2")))
+        ReportEncoder().encode(replace(one, extra=one.extra.replace("0.1", "0.2")))
 
 
-GOOD = ReportTeller(outright=True).said(report(0, 1, 1))
+GOOD = ReportEncoder(inline_texts=True).encode(report(0, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -208,13 +210,15 @@ GOOD = ReportTeller(outright=True).said(report(0, 1, 1))
 )
 def test_what_is_no_report_is_an_error_that_whoever_listens_knows(wrong: Dict[str, Any]) -> None:
     with pytest.raises((KeyError, ValueError, TypeError)):
-        Texts().heard(0, key(1), {**GOOD, **wrong})
+        ReportDecoder().add_report(0, key(1), {**GOOD, **wrong})
 
 
 def test_texts_of_old_saves_are_forgotten() -> None:
-    texts = Texts()
+    texts = ReportDecoder()
     sizes: List[Tuple[int, int]] = []
     for seq in range(1, 30):
-        texts.heard(0, key(seq), ReportTeller(outright=True).said(report(0, 1, seq, lr=seq / 10, stage=seq)))
-        sizes.append((len(texts._known), len(texts._used)))
+        texts.add_report(
+            0, key(seq), ReportEncoder(inline_texts=True).encode(report(0, 1, seq, lr=seq / 10, stage=seq))
+        )
+        sizes.append((len(texts._texts), len(texts._last_used)))
     assert max(sizes) == sizes[-1] == (9, 9)

@@ -44,7 +44,7 @@ class Clock:
 
 @pytest.fixture
 def every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "CALL_INTERVAL_S", 0.0)
 
 
 def in_order(heard: List[RestoreProgress], attempt: str) -> bool:

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore
-from hyperpod_kit.checkpoint.agent import local, places, shard_report, shm_slots
+from hyperpod_kit.checkpoint.agent import local, shard_report, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify
@@ -39,7 +39,7 @@ class Site:
             torch.nn.init.constant_(weight_of(state), float(step))
             assert manager.save(step, state, on_busy="wait").wait("durable", 60)
         abandon(manager)
-        whose = identity.of_root(str(self.root))
+        whose = identity.find_identity(str(self.root))
         assert whose is not None
         self.run_id = whose.run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
@@ -52,10 +52,10 @@ class Site:
 
     def _copy_to_disk(self) -> None:
         record = verify.read_manifest(str(self.root), self.attempt).shards[0]
-        place = local.store(str(self.local), shm_slots.run_hash(self.run_id))
+        place = local.open_local_store(str(self.local), shm_slots.run_hash(self.run_id))
         Path(place.url, self.attempt).mkdir(parents=True)
         shutil.copy(self.root / self.attempt / record.file, Path(place.url, self.attempt))
-        for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
+        for slot in shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base())):
             page = slot.page
             if page is not None and page.step == 1:
                 report = shard_report.report_of(slot, record)
@@ -71,14 +71,14 @@ class Site:
     def restored(self, *, memory: bool = True, first: str | None = None) -> tuple[Any, float]:
         """(result, the weight that it gave)."""
         ranks, state = Ranks(), self.state()
-        slots = list(shm_slots.attached(places.base(), shm_slots.names(places.base()))) if memory else []
+        slots = list(shm_slots.attached(shm_paths.base(), shm_slots.names(shm_paths.base()))) if memory else []
         got = restore.restore(
             ranks,
             open_store(str(self.root)),
             state,
             nearer=candidate_run.NearerTiers(self.run_id, slots, str(self.local), threads=1),
-            held=[candidates.here(slots, str(self.local), self.run_id, 0)],
-            told=candidates.ResumeFrom(first),
+            copies_of_ranks=[candidates.local_copies(slots, str(self.local), self.run_id, 0)],
+            resume_from=candidates.ResumeFrom(first),
         ).got
         weight = weight_of(state).detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
@@ -155,13 +155,13 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
 def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committed(site: Site) -> None:
     """A part of what is committed and was passed over by `job run` is left on a node's disk."""
     older = next(entry.attempt for entry in selection.walk(str(site.root)) if entry.attempt != site.attempt)
-    parts = local.store(str(site.local), shm_slots.run_hash(site.run_id))
-    held = candidates.here([], str(site.local), site.run_id, 0)
-    assert [one.attempt for one in held] == [site.attempt] and parts.list()
+    parts = local.open_local_store(str(site.local), shm_slots.run_hash(site.run_id))
+    held = candidates.local_copies([], str(site.local), site.run_id, 0)
+    assert [one.checkpoint_id for one in held] == [site.attempt] and parts.list()
     ranks = Ranks()
     found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], candidates.ResumeFrom(older)))
-    assert [one.attempt for one in found] == [site.attempt, older]
-    assert found[0].passed == f"newer than {older}, which this run was told of, and not saved by this attempt"
+    assert [one.checkpoint_id for one in found] == [site.attempt, older]
+    assert found[0].skip_reason == f"newer than {older}, which this run was told of, and not saved by this attempt"
 
 
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ def left(store: MemoryStore) -> List[str]:
 def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq, step=seq * 10, metrics={"loss": float(seq)}) for seq in range(1, 8)]
-    done = retention.run(store, Latest(2) | Best("loss") | EverySteps(30), SMALL_RUN)
+    done = retention.enforce(store, Latest(2) | Best("loss") | EverySteps(30), SMALL_RUN)
     assert left(store) == [names[6], names[5], names[2], names[0]]
-    assert done.deleted == (names[1], names[3], names[4]) and done.left == ()
+    assert done.deleted == (names[1], names[3], names[4]) and done.remaining == ()
     assert not [name for name in store._objects if name.startswith((names[1], names[3], names[4]))]
     assert selection.newest_valid(store).attempt == names[6]
 
@@ -62,7 +62,7 @@ def test_no_shard_is_opened_where_a_newer_one_was_proved(tmp_path: Path, monkeyp
 
     proofs.record(store, names[2], "a test")
     monkeypatch.setattr(PosixStore, "open_read", refuse)
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0], names[1])
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (names[0], names[1])
 
 
 @pytest.mark.parametrize("damage", ["longer", "missing", "a link", "a directory"])
@@ -79,7 +79,7 @@ def test_what_is_not_whole_is_not_taken_for_the_newest(tmp_path: Path, damage: s
         shard.symlink_to(tmp_path / "elsewhere")
     elif damage == "a directory":
         shard.mkdir()
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0],)
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == (names[0],)
 
 
 def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
@@ -87,10 +87,10 @@ def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
     pins.pin(store, names[0], "paper")
     pins.pin(store, names[0])
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[0]] and pins.pinned(store) == {names[0]}
     pins.unpin(store, names[0])
-    retention.run(store, Latest(1) | Pinned(), SMALL_RUN)
+    retention.enforce(store, Latest(1) | Pinned(), SMALL_RUN)
     assert left(store) == [names[2]]
     for wrong in (names[0], "../x", "seq-000009.step-0000000009.e1-abcd"):
         with pytest.raises(CheckpointError, match="not a committed"):
@@ -106,15 +106,15 @@ def test_what_is_being_read_stays_until_the_lease_is_over() -> None:
     held.renew()
     assert len(store.list(layout.LEASES)) == 1
     with lease.Lease(store, names[1], 60):
-        retention.run(store, Latest(1), SMALL_RUN)
+        retention.enforce(store, Latest(1), SMALL_RUN)
         assert left(store) == names[::-1]
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[0]]
     late = lease.Moment(time.time(), time.monotonic() + 60 + lease.GRACE + 2)
-    assert lease.held(store) == {names[0]} and lease.held(store, now=late) == set()
-    lease.sweep(store, now=late)
+    assert lease.leased_checkpoints(store) == {names[0]} and lease.leased_checkpoints(store, now=late) == set()
+    lease.remove_expired(store, now=late)
     assert store.list(layout.LEASES) == []
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2]]
 
 
@@ -128,7 +128,7 @@ def test_a_lease_lasts_as_long_by_whatever_clocks(monkeypatch: pytest.MonkeyPatc
 
     def held(passed: float, set_by: float = 0.0) -> bool:
         now = lease.Moment(wall + passed + set_by, 1000.0 + passed)
-        return lease.held(store, now=now, seen=seen) == {name}
+        return lease.leased_checkpoints(store, now=now, watch=seen) == {name}
 
     def reader_renews(reading: lease.Lease, passed: float) -> None:
         monkeypatch.setattr(time, "time", lambda: wall + passed + off)
@@ -144,7 +144,7 @@ def test_a_lease_lasts_as_long_by_whatever_clocks(monkeypatch: pytest.MonkeyPatc
     # It is killed: its last lease ends, by the clock of who has seen it.
     ended = 6900 + 900 + max(0.0, off) + lease.GRACE + 2
     assert not held(ended) and not held(ended, -7200.0)
-    lease.sweep(store, now=lease.Moment(wall + ended, 1000.0 + ended), seen=seen)
+    lease.remove_expired(store, now=lease.Moment(wall + ended, 1000.0 + ended), watch=seen)
     assert store.list(layout.LEASES) == []
 
 
@@ -155,7 +155,7 @@ def test_a_lease_of_long_ago_counts_for_nobody_and_one_of_just_now_for_everybody
     lease.Lease(store, name, 60)
     for hours, reads in ((1, True), (20, True), (30, False)):
         now = lease.Moment(time.time() + hours * 3600, 5.0)
-        assert lease.held(store, now=now, seen=lease.LeaseWatch()) == ({name} if reads else set())
+        assert lease.leased_checkpoints(store, now=now, watch=lease.LeaseWatch()) == ({name} if reads else set())
 
 
 def test_a_lease_is_renewed_while_it_is_kept(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_lease_that_begins_after_the_plan_counts() -> None:
     lease.Lease(store, names[0], 60)
     pins.pin(store, names[1])
     done = retention.apply(store, planned, SMALL_RUN)
-    assert done.deleted == () and {name for name, _ in done.left} == {names[0], names[1]}
+    assert done.deleted == () and {name for name, _ in done.remaining} == {names[0], names[1]}
 
 
 def test_only_attempts_that_nobody_can_finish_any_more_are_collected() -> None:
@@ -194,7 +194,7 @@ def test_only_attempts_that_nobody_can_finish_any_more_are_collected() -> None:
     late = put_checkpoint(store, 3, epoch=2, committed=False)
     newest = put_checkpoint(store, 4, epoch=2)
     coming = put_checkpoint(store, 5, epoch=2, committed=False)
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [coming, newest, late] and orphan not in left(store)
 
 
@@ -204,18 +204,18 @@ def test_without_a_valid_one_nothing_is_deleted() -> None:
     for name in names:
         store.replace(f"{name}/{layout.MANIFEST_FILE}", b"torn")
     put_checkpoint(store, 1, epoch=1, committed=False, nonce="beef")
-    assert retention.run(store, Latest(1), SMALL_RUN).deleted == () and len(left(store)) == 3
+    assert retention.enforce(store, Latest(1), SMALL_RUN).deleted == () and len(left(store)) == 3
 
 
 def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
     store = store_of()
     good, torn, marked = (put_checkpoint(store, seq) for seq in (1, 2, 3))
     store.replace(f"{torn}/{layout.MANIFEST_FILE}", b"torn")
-    tombstone.mark(store, marked, "flipped")
-    retention.run(store, Latest(1), SMALL_RUN)
+    tombstone.write(store, marked, "flipped")
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [marked, torn, good]  # newer than the newest valid one: evidence
     newest = put_checkpoint(store, 4)
-    retention.run(store, Latest(2), SMALL_RUN)
+    retention.enforce(store, Latest(2), SMALL_RUN)
     assert left(store) == [newest, good] and not store.exists(layout.tombstone_file(marked))
 
 
@@ -228,10 +228,10 @@ def test_what_cannot_be_judged_stays() -> None:
 
     store = Flaky("memory://flaky")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    copied = str(layout.AttemptName(2, 2, 1, "beef"))
+    copied = str(layout.CheckpointId(2, 2, 1, "beef"))
     store.create(f"{copied}/{layout.MANIFEST_FILE}", store.read(f"{names[2]}/{layout.MANIFEST_FILE}"))
     assert dict(retention.plan(retention.survey(store), Latest(1)).keep)[names[0]].startswith("cannot be judged")
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], copied, names[0]]
 
 
@@ -239,7 +239,7 @@ def test_the_newest_valid_one_is_one_whose_files_are_there() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     store.delete(f"{names[2]}/{layout.shard_file(0)}")
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[1]]
     assert selection.newest_valid(store).attempt == names[1]
 
@@ -265,9 +265,9 @@ def test_a_storage_that_does_not_delete_is_told_once() -> None:
 
     store = Keeps("memory://keeps")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
-    done = retention.run(store, Latest(1), SMALL_RUN)
+    done = retention.enforce(store, Latest(1), SMALL_RUN)
     assert store.tries == 1 and done.deleted == ()
-    assert dict(done.left) == dict.fromkeys(names[:3], "no deletes here")
+    assert dict(done.remaining) == dict.fromkeys(names[:3], "no deletes here")
 
 
 def test_an_error_at_one_does_not_keep_the_others() -> None:
@@ -279,8 +279,8 @@ def test_an_error_at_one_does_not_keep_the_others() -> None:
 
     store = Stuck("memory://stuck")
     names = [put_checkpoint(store, seq) for seq in range(1, 5)]
-    done = retention.run(store, Latest(1), SMALL_RUN)
-    assert done.deleted == (names[0], names[2]) and done.left[0][0] == names[1]
+    done = retention.enforce(store, Latest(1), SMALL_RUN)
+    assert done.deleted == (names[0], names[2]) and done.remaining[0][0] == names[1]
 
 
 PROGRAM = """
@@ -288,7 +288,7 @@ import sys
 from hyperpod_kit.checkpoint.repository import identity, retention
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-retention.run(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', '0' * 32))
+retention.enforce(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', '0' * 32))
 """
 
 
@@ -314,9 +314,9 @@ def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Pat
     assert end.returncode == -signal.SIGKILL
     for entry in catalog.attempts(store):
         if entry.committed:
-            verify.verify_attempt(store, entry.attempt)
+            verify.verify_checkpoint(store, entry.attempt)
     assert selection.newest_valid(store).attempt == names[3]
-    retention.run(store, Latest(1), SMALL_RUN)
+    retention.enforce(store, Latest(1), SMALL_RUN)
     assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, layout.RUN_FILE, layout.PROOFS, names[3]]
 
 
@@ -358,7 +358,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
             store.replace(f"{name}/{layout.MANIFEST_FILE}", store.read(f"{name}/{layout.MANIFEST_FILE}")[:-5])
         elif state == "marked":
             store.replace(f"{name}/{layout.EXTRA_FILE}", b"[]")
-            tombstone.mark(store, name, "flipped")
+            tombstone.write(store, name, "flipped")
         elif state == "short":
             store._objects.pop(f"{name}/{layout.shard_file(0)}")
         if pinned and state != "uncommitted":
@@ -370,7 +370,7 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
     before = outcome(store)
     content: Dict[str, bytes] = dict(store._objects)
     with contextlib.suppress(KeyboardInterrupt):
-        retention.run(store, rule, SMALL_RUN)
+        retention.enforce(store, rule, SMALL_RUN)
     assert outcome(store) == before or not before.startswith("seq-")
     if before.startswith("seq-"):
         safe.add(before)

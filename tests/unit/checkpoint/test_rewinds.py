@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, rewinds, selection
+from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, rollbacks, selection
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def back(store: Store, attempt: str, by: str = "") -> None:
-    rewinds.record(store, attempt, catalog.highest(store)[0], by)
+    rollbacks.record_rollback(store, attempt, catalog.highest_epoch_and_seq(store)[0], by)
 
 
 def newest(store: Store) -> str:
@@ -44,7 +44,7 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
     assert newest(store) == after
     shutil.rmtree(Path(store.url, after))
     assert newest(store) == names[1], "and never the branch that was left"
-    assert {name for name, _ in selection.left(store)} == {names[2], names[3], late}
+    assert {name for name, _ in selection.left_on_purpose(store)} == {names[2], names[3], late}
 
 
 def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
@@ -59,8 +59,8 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
     back(store, names[2])
     assert newest(store) == names[2]
     assert [entry.attempt for entry in selection.walk(store)] == [names[2], names[1], names[0]]
-    [standing] = rewinds.standing(store)
-    assert isinstance(standing, rewinds.Rewind) and standing.attempt == names[2]
+    [standing] = rollbacks.read_records(store)
+    assert isinstance(standing, rollbacks.Rollback) and standing.attempt == names[2]
 
 
 def test_two_steps_back_leave_two_branches(store: Store) -> None:
@@ -91,8 +91,8 @@ def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store
 def test_a_name_that_is_not_there_is_refused_and_leaves_no_record(store: Store) -> None:
     put_checkpoint(store, 1)
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        back(store, str(layout.AttemptName(9, 9, 1, "abcd")))
-    assert store.list(layout.REWINDS) == []
+        back(store, str(layout.CheckpointId(9, 9, 1, "abcd")))
+    assert store.list(layout.ROLLBACKS) == []
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"format":"hpk-rewind/1","attempt":"x","order":[1,1],"epoch":1}'])
@@ -100,7 +100,7 @@ def test_a_damaged_record_is_not_overlooked(store: Store, text: bytes) -> None:
     """It says what must not be taken: without it the branch that was left would be taken again, in silence."""
     name = put_checkpoint(store, 1)
     back(store, name)
-    Path(store.url, layout.REWINDS, "000001.json").write_bytes(text)
+    Path(store.url, layout.ROLLBACKS, "000001.json").write_bytes(text)
     with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is not to be trusted"):
         selection.newest_whole(store)
 
@@ -118,7 +118,7 @@ def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) ->
 def test_a_record_that_contradicts_itself_is_not_believed(store: Store, change: dict[str, object]) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     back(store, names[0])
-    path = Path(store.url, layout.REWINDS, "000001.json")
+    path = Path(store.url, layout.ROLLBACKS, "000001.json")
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "self"}
     path.write_bytes(manifest.seal_json({**body, **change}))
     with pytest.raises(CheckpointError, match="is not to be trusted: it is none of ours"):
@@ -131,6 +131,6 @@ def test_what_another_user_has_written_is_not_believed(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
     os.chmod(store.url, 0o1777)
     back(store, names[0])
-    os.chown(Path(store.url, layout.REWINDS, "000001.json"), 4242, -1)
+    os.chown(Path(store.url, layout.ROLLBACKS, "000001.json"), 4242, -1)
     with pytest.raises(CheckpointError, match="belongs to uid 4242"):
         selection.newest_whole(store)

@@ -127,7 +127,7 @@ def test_a_listing_that_is_none_is_an_error_and_never_empty(body: bytes, word: s
 
 
 def test_an_answer_larger_than_any_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_http, "LARGEST_ANSWER", 100)
+    monkeypatch.setattr(s3_http, "MAX_RESPONSE_BYTES", 100)
     refused = pytest.raises(OSError, match="more than 100 bytes")
     with s3(lambda to, number: to.answer(200, b"x" * 101), []) as client, refused:
         client.list_objects_v2("b")

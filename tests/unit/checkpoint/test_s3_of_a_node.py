@@ -12,10 +12,10 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.faults import S3Fault
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.faults import S3Fault
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
 from tests.support.http import Responder, served
 
 REPOSITORY = Path(__file__).resolve().parents[3]

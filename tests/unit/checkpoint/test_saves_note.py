@@ -11,13 +11,13 @@ from typing import Any, Callable, Dict, List, Mapping, cast
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, lost_rows, note_page, saves_note, shm_gc, shm_slots
-from hyperpod_kit.checkpoint.agent.lost_rows import Row
+from hyperpod_kit.checkpoint.agent import failure_note, failure_rows, flush, note_page, shm_cleanup, shm_slots
+from hyperpod_kit.checkpoint.agent.failure_counter import FailureCounter
+from hyperpod_kit.checkpoint.agent.failure_note import Note
+from hyperpod_kit.checkpoint.agent.failure_rows import Row
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
-from hyperpod_kit.checkpoint.agent.saves_counted import Counted
-from hyperpod_kit.checkpoint.agent.saves_note import Note
 from hyperpod_kit.checkpoint.repository import catalog, identity, policy, retention
-from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.layout import CheckpointId
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -48,8 +48,8 @@ class Place:
         self.store = store
 
 
-def counted(folder: Path, root: Path, worker: Any = None) -> Counted:
-    return Counted(
+def counted(folder: Path, root: Path, worker: Any = None) -> FailureCounter:
+    return FailureCounter(
         str(folder),
         str(root),
         identity.open_root(str(root), "run"),
@@ -61,7 +61,7 @@ def counted(folder: Path, root: Path, worker: Any = None) -> Counted:
 
 
 def the_note(folder: Path) -> Note:
-    found = saves_note.read_all(str(folder))
+    found = failure_note.read_all(str(folder))
     assert len(found) == 1
     return found[0].note
 
@@ -69,10 +69,10 @@ def the_note(folder: Path) -> Note:
 def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     heard = counted(shm, root)
-    heard.ended(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(AttemptName(3, 30, 1, "other0"))))
-    heard.ended(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
-    heard.ended(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
-    assert not saves_note.read_all(str(shm))  # nothing has ended: nothing is said
+    heard.on_order(Order(OrderKind.COMMITTED, (1, 3, "other0"), str(CheckpointId(3, 30, 1, "other0"))))
+    heard.on_order(Order(OrderKind.OVERTAKEN, (2, 4, "abc123"), "seq 5 goes to storage in its place"))
+    heard.on_order(Order(OrderKind.SEALED, (2, 4, "abc123"), ""))
+    assert not failure_note.read_all(str(shm))  # nothing has ended: nothing is said
     for seq, kind in (
         (5, OrderKind.FAILED),
         (6, OrderKind.REFUSED),
@@ -80,11 +80,11 @@ def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_pa
         (7, OrderKind.FAILED),
         (8, OrderKind.FAILED),
     ):
-        heard.ended(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
+        heard.on_order(Order(kind, (2, seq, "abc123"), f"why {seq}\x1b[31m"))
     assert the_note(shm) == Note("run", str(root), "", None, None, 4, "why 8 [31m")
     assert sorted(os.listdir(root / ".hpk")) == [f"saves-e000002-00000{seq}.json" for seq in (5, 6, 8)]
-    assert lost_rows.newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
-    heard.ended(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123"))))
+    assert failure_rows.read_newest(str(root)) == Row(2, 8, 4, "why 8 [31m", 5000.0)
+    heard.on_order(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(CheckpointId(9, 90, 2, "abc123"))))
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
     assert info.st_size == note_page.PAGE and info.st_mode & 0o777 == 0o600
@@ -95,27 +95,27 @@ def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_pa
     heard = counted(shm, root, worker)
     os.rename(root, tmp_path / "away")
     root.mkdir()  # another's, or a mount point without its mount: nothing is put there
-    heard.ended(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
-    heard.said(worker.why[-1])
+    heard.on_order(Order(OrderKind.FAILED, (1, 1, "abc123"), "gone"))
+    heard.on_row_written(worker.why[-1])
     assert "no RUN.json" in worker.why[-1] and not os.listdir(root)
-    heard.ended(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
-    heard.said(worker.why[-1])
+    heard.on_order(Order(OrderKind.FAILED, (1, 2, "abc123"), "gone"))
+    heard.on_row_written(worker.why[-1])
     root.rmdir()
     os.rename(tmp_path / "away", root)
-    heard.ended(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
-    heard.said(worker.why[-1])
-    assert worker.why[-1] == "" and lost_rows.newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
+    heard.on_order(Order(OrderKind.FAILED, (1, 3, "abc123"), "full"))  # the third is no doubling
+    heard.on_row_written(worker.why[-1])
+    assert worker.why[-1] == "" and failure_rows.read_newest(str(root)) == Row(1, 3, 3, "full", 5000.0)
 
 
 def test_saves_that_are_lost_by_turns_do_not_fill_the_root(shm: Path, tmp_path: Path) -> None:
     heard = counted(shm, tmp_path / "root")
     for seq in range(1, 401, 2):
-        heard.ended(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
-        heard.ended(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(AttemptName(seq + 1, seq, 1, "abc123"))))
+        heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+        heard.on_order(Order(OrderKind.COMMITTED, (1, seq + 1, "abc123"), str(CheckpointId(seq + 1, seq, 1, "abc123"))))
     assert len(os.listdir(tmp_path / "root/.hpk")) == 100
     for seq in range(401, 405):
-        heard.ended(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
-    found = lost_rows.newest(str(tmp_path / "root"))
+        heard.on_order(Order(OrderKind.DROPPED, (1, seq, "abc123"), "no slot was free"))
+    found = failure_rows.read_newest(str(tmp_path / "root"))
     assert found is not None and (found.seq, found.lost_in_row) == (404, 4)
 
 
@@ -147,7 +147,7 @@ def test_a_note_of_odd_types_is_none(tmp_path: Path, changes: Dict[str, Any]) ->
     plant(tmp_path / NAME)
     assert the_note(tmp_path) == NOTE
     plant(tmp_path / NAME, **changes)
-    assert not saves_note.read_all(str(tmp_path))
+    assert not failure_note.read_all(str(tmp_path))
 
 
 def test_what_others_leave_in_shared_memory_is_passed_over_and_waited_for_never(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_what_others_leave_in_shared_memory_is_passed_over_and_waited_for_never(
     plant(name(8, os.getuid() + 1))
     plant(tmp_path / f"hpk-{os.getuid()}-{9:012x}-00001.saves")
     plant(name(10), run="a\nb\ud800" + "x" * 3000)
-    (found,) = saves_note.read_all(str(tmp_path))
+    (found,) = failure_note.read_all(str(tmp_path))
     assert found.run_hash == f"{10:012x}" and found.note.run == ("a b " + "x" * 200)[:199] + "…"
     for number in range(20, 60):
         plant(name(number))
-    assert len(saves_note.read_all(str(tmp_path))) == note_page.MOST_OF_ONE
+    assert len(failure_note.read_all(str(tmp_path))) == note_page.MOST_OF_ONE
 
 
 def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) -> None:
@@ -177,32 +177,34 @@ def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) ->
     other.write_bytes(b"i" * note_page.PAGE)
     os.link(other, path)
     with pytest.raises(OSError):
-        saves_note.write(str(path), NOTE)
+        failure_note.write(str(path), NOTE)
     path.unlink()
     os.symlink(other, path)
     with pytest.raises(OSError):
-        saves_note.write(str(path), NOTE)
+        failure_note.write(str(path), NOTE)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(OSError):
-        saves_note.write(str(path), NOTE)
+        failure_note.write(str(path), NOTE)
     assert other.read_bytes() == b"i" * note_page.PAGE
     path.unlink()
-    saves_note.write(str(path), NOTE._replace(last_why="\\" * 9000, root="/" + "\U0001f4be" * 9000, run="\udcff" * 900))
+    failure_note.write(
+        str(path), NOTE._replace(last_why="\\" * 9000, root="/" + "\U0001f4be" * 9000, run="\udcff" * 900)
+    )
     assert path.stat().st_size == note_page.PAGE and the_note(tmp_path).last_why == "\\" * 199 + "…"
-    saves_note.write(str(path), NOTE)
+    failure_note.write(str(path), NOTE)
     assert the_note(tmp_path) == NOTE
 
 
 def test_dead_runs_leave_no_note_behind(shm: Path, capture: Any) -> None:
     slot = capture()
     path = shm / shm_slots.saves_file(os.getuid(), slot.name.run, 0)
-    saves_note.write(str(path), NOTE)
+    failure_note.write(str(path), NOTE)
     assert [one.removed for one in flush.flush(timeout=5)] == [True]
     assert not os.listdir(shm)
     capture(seq=2, state="writing")
-    saves_note.write(str(path), NOTE)
-    assert shm_gc.sweep(str(shm), but="") == [slot.name.run] and not path.exists()
+    failure_note.write(str(path), NOTE)
+    assert shm_cleanup.remove_dead_segments(str(shm), excluded_run="") == [slot.name.run] and not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -242,18 +244,18 @@ def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> N
     }
     where = kinds[kind](str(tmp_path / "root"))
     whose = identity.open_root(where, "run")
-    assert lost_rows.newest(where) is None
+    assert failure_rows.read_newest(where) is None
     rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]
     for row in rows:
-        lost_rows.leave(where, whose, row)
-        lost_rows.leave(where, whose, row._replace(why="said again by the next agent"))
-    assert lost_rows.newest(where) == rows[-1]
-    assert catalog.attempts(where) == [] and retention.run(where, policy.Latest(1), whose).left == ()
+        failure_rows.write_row(where, whose, row)
+        failure_rows.write_row(where, whose, row._replace(why="said again by the next agent"))
+    assert failure_rows.read_newest(where) == rows[-1]
+    assert catalog.attempts(where) == [] and retention.enforce(where, policy.Latest(1), whose).remaining == ()
 
 
 def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None:
-    folder = tmp_path / lost_rows.FOLDER
-    assert lost_rows.newest(str(tmp_path)) is None
+    folder = tmp_path / failure_rows.FOLDER
+    assert failure_rows.read_newest(str(tmp_path)) is None
     folder.mkdir(parents=True)
     row = Row(1, 3, 2, "a\nb\x1b]0;", 5.0)
     (folder / "saves-e000001-000003.json").write_text(json.dumps(row._asdict()))
@@ -261,7 +263,7 @@ def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None
     (folder / "saves-e000001-000005.json").write_text("{")
     os.mkfifo(folder / "saves-e000001-000006.json")
     (folder / "saves-e7-1.json").write_text("{}")
-    assert lost_rows.newest(str(tmp_path)) == row._replace(why="a b ]0;")
+    assert failure_rows.read_newest(str(tmp_path)) == row._replace(why="a b ]0;")
     assert saves.sentences(saves.look(str(tmp_path)), 6.0)[0] == "newest durable: none"
     shutil.rmtree(folder)
     folder.write_text("no directory")
@@ -294,13 +296,13 @@ def test_a_run_whose_saves_fail_is_seen_from_elsewhere_until_one_is_durable(
     root.unlink()
     os.rename(tmp_path / "away", root)
     # A file where the attempt's directory would be: the root takes all else.
-    (root / str(AttemptName(5, 4, 1, manager._start.incarnation))).write_text("in its place")
+    (root / str(CheckpointId(5, 4, 1, manager._start.incarnation))).write_text("in its place")
     with pytest.warns(RuntimeWarning):
         assert not manager.save(4, state, on_busy="wait").wait("durable", 10)
         until(lambda: the_note(shm).lost_in_row == 4)
         assert the_note(shm).durable_step == 0 and the_note(shm).run == manager._start.run.run
         # The row of the third may come late, when the root is there again.
-        until(lambda: (row := lost_rows.newest(str(root))) is not None and row.lost_in_row == 4)
+        until(lambda: (row := failure_rows.read_newest(str(root))) is not None and row.lost_in_row == 4)
         assert cli.main(["status", "--root", str(root)]) == 0
         said = capsys.readouterr().out
         assert "newest durable: step 0, " in said and "\n4 saves in a row came to nothing since (at " in said

@@ -62,7 +62,7 @@ def test_order_is_by_epoch_and_seq_and_never_by_step(committed) -> None:
     assert selection.newest_valid(root).attempt == rolled_back
     committed(epoch=3, seq=5, step=1)
     assert selection.newest_valid(root).step == 1
-    assert catalog.highest(root) == (3, 21)
+    assert catalog.highest_epoch_and_seq(root) == (3, 21)
 
 
 def test_what_is_passed_over_is_taken_only_when_nothing_else_is_valid(committed) -> None:
@@ -79,14 +79,14 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch
     root, older = committed(seq=1)
     damaged, unreadable = committed(seq=2)[1], committed(seq=3)[1]
     flip(Path(root) / damaged / "shard-00000.safetensors", 5000)
-    real = verify.verify_attempt
+    real = verify.verify_checkpoint
 
     def verify_attempt(store: Any, attempt: str) -> object:
         if attempt == unreadable:
             raise OSError(5, "Input/output error", f"{attempt}/shard-00000.safetensors")
         return real(store, attempt)
 
-    monkeypatch.setattr(verify, "verify_attempt", verify_attempt)
+    monkeypatch.setattr(verify, "verify_checkpoint", verify_attempt)
     found = selection.newest_valid(root)
     assert (found.attempt, found.unread) == (older, (unreadable,))
     assert [name for name, _ in found.rejected] == [unreadable, damaged]
@@ -110,7 +110,7 @@ def test_an_io_error_does_not_lead_to_an_older_one_unless_the_caller_decides(com
 def test_what_is_marked_comes_last_for_every_reader(committed) -> None:
     root, older = committed(seq=1)
     newest = committed(seq=2)[1]
-    tombstone.mark(open_store(root), newest, "flipped")
+    tombstone.write(open_store(root), newest, "flipped")
     taken, found = selection.newest(root, str)
     assert taken == older and found.rejected == ((newest, "marked as damaged: flipped"),)
     taken, found = selection.newest(root, str, {older: "it crashed soon after"})
@@ -159,7 +159,7 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
     strangers = put_checkpoint(store, 6, epoch=2)
 
     def given(own: Optional[str]) -> List[str]:
-        return [entry.attempt for entry in selection.walk(store, first=told, own=own)]
+        return [entry.attempt for entry in selection.walk(store, first=told, attempt=own)]
 
     assert given("7.0.1") == [own[1], own[0], told, before]
     assert given("7.0.2") == given(None) == [told, before]
@@ -213,16 +213,16 @@ def test_every_flipped_byte_of_every_file_is_found(committed) -> None:
             if 0 <= at < size:
                 flip(path, at, at % 8)
                 with pytest.raises(CheckpointError):
-                    verify.verify_attempt(root, attempt)
+                    verify.verify_checkpoint(root, attempt)
                 flip(path, at, at % 8)
-    verify.verify_attempt(root, attempt)
+    verify.verify_checkpoint(root, attempt)
 
 
 def test_a_flip_is_localised_to_its_chunk(committed) -> None:
     root, attempt = committed(seq=1, chunk=4096)
     flip(Path(root) / attempt / layout.shard_file(0), 9000)
     with pytest.raises(DigestMismatch, match=r"bytes 8192\.\.12288"):
-        verify.verify_attempt(root, attempt)
+        verify.verify_checkpoint(root, attempt)
 
 
 def test_a_shard_of_another_save_in_its_place_is_found(committed) -> None:

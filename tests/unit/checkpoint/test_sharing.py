@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint.dcp import hand_on, sharing
+from hyperpod_kit.checkpoint.dcp import chunk_forwarding, sharing
 from hyperpod_kit.checkpoint.load import Landing
 
 Chunk = Tuple[int, int]
@@ -37,7 +37,7 @@ def test_each_chunk_is_read_once_and_reaches_all_who_want_it(seed: int) -> None:
             assert share.owner == 0, "it has it already"
         elif share.ranks:
             assert share.owner in share.ranks, "it needs it too"
-        assert share.everybody == (share.chunk in common and world > 1)
+        assert share.is_common == (share.chunk in common and world > 1)
         assert {rank for rank in range(world) if share.chunk in needs[rank]} == set(share.ranks)
     rounds = work.rounds()
     assert sorted(share for part in rounds for share in part) == sorted(work.shared)
@@ -51,12 +51,12 @@ def test_what_is_wanted_of_a_chunk_has_each_byte_once() -> None:
     for begin, end in [(40, 60), (10, 20), (15, 30), (30, 35), (90, 100), (55, 58)]:
         landing.add(begin, end, memory)
     landing.freeze()
-    assert landing.wanted(0, 100) == [(10, 35), (40, 60), (90, 100)]
-    assert landing.wanted(12, 57) == [(12, 35), (40, 57)]
-    assert landing.wanted(60, 90) == []
+    assert landing.requested_ranges(0, 100) == [(10, 35), (40, 60), (90, 100)]
+    assert landing.requested_ranges(12, 57) == [(12, 35), (40, 57)]
+    assert landing.requested_ranges(60, 90) == []
 
 
 def test_handing_on_is_given_up_only_where_all_reading_for_themselves_would_be_faster() -> None:
-    assert not hand_on.too_slow([(0.1, 9.0), (0.1, 9.0)])
-    assert hand_on.too_slow([(0.1, 11.0), (0.1, 2.0)])
-    assert not hand_on.too_slow([(3.0, 11.0)] * 4)
+    assert not chunk_forwarding.is_too_slow([(0.1, 9.0), (0.1, 9.0)])
+    assert chunk_forwarding.is_too_slow([(0.1, 11.0), (0.1, 2.0)])
+    assert not chunk_forwarding.is_too_slow([(3.0, 11.0)] * 4)

@@ -37,14 +37,14 @@ def gate(shm: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event) -> None:
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100))
-    pool.planned()
+    pool.wait_until_planned()
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.number == 0 and not gate.is_set()
-    first.memory.put(Page().to(SlotState.WRITING))
+    first.memory.write_page(Page().transition(SlotState.WRITING))
     gate.set()
     second = pool.acquire(LAYOUT, 100)
     assert second is not None and second.number == 1
-    second.memory.put(Page().to(SlotState.WRITING))
+    second.memory.write_page(Page().transition(SlotState.WRITING))
     assert pool.acquire(LAYOUT, 100) is None
     pool.close()
 
@@ -57,13 +57,13 @@ def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Pat
     pool = SlotPool("run", 0, 3)
     if before is not None:  # a state that has grown
         pool.prepare(lambda: (before, 100))
-        pool.settle()
+        pool.join()
     first = pool.acquire(LARGER, 100)
     assert first is not None
-    first.memory.put(Page().to(SlotState.WRITING))
+    first.memory.write_page(Page().transition(SlotState.WRITING))
     pool.complete(first)
-    pool.settle()
-    assert [slot.room[0] >= LARGER.size for slot in pool.slots] == [True] * 3
+    pool.join()
+    assert [slot.capacity[0] >= LARGER.size for slot in pool.slots] == [True] * 3
     made = {id(slot) for slot in pool.slots}
     pool.complete(first)
     assert pool._thread is None, "there was nothing left to make"
@@ -103,15 +103,15 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
     for seqs, expected in (((5, 7, 0), [1]), ((9, 7, 0), [0]), ((0, 0, 0), [])):
         before = SlotPool("run", 0, 3)
         before.prepare(lambda: (LAYOUT, 100))
-        before.settle()
+        before.join()
         for slot, seq in enumerate(seqs):
             found = shm_slots.attach(before.folder, before._names[slot])
-            found.put(Page(epoch=1, seq=seq).to(SlotState.WRITING) if seq else Page())
+            found.write_page(Page(epoch=1, seq=seq).transition(SlotState.WRITING) if seq else Page())
         before.close()
         faulted.clear()
         after = SlotPool("run", 0, 3)
         after.attach()
-        after.settle()
+        after.join()
         assert faulted == expected
         after.close()
 
@@ -136,17 +136,17 @@ def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registe
     earlier.prepare(lambda: (LAYOUT, 100))
     kept = earlier.acquire(LAYOUT, 100)
     assert kept is not None
-    kept.memory.put(Page().to(SlotState.WRITING))
-    kept.memory.move(SlotState.CAPTURED)
-    earlier.settle()
+    kept.memory.write_page(Page().transition(SlotState.WRITING))
+    kept.memory.transition(SlotState.CAPTURED)
+    earlier.join()
 
     pool = SlotPool("run", 0, 2)
     pool.attach()
     pool.prepare(lambda: (LAYOUT, 100), pin=True)
     second = pool.acquire(LAYOUT, 100)
-    pool.settle()
+    pool.join()
     assert second is not None and second.number == 1 and sorted(registered) == [0, 1]
-    kept.memory.move(SlotState.FREE)
+    kept.memory.transition(SlotState.FREE)
     first = pool.acquire(LAYOUT, 100)
     assert first is not None and first.number == 0 and sorted(registered) == [0, 1]
     pool.close()
@@ -160,6 +160,6 @@ def test_memory_that_the_driver_does_not_take_is_said_once(
     pool = SlotPool("run", 0, 2)
     pool.prepare(lambda: (LAYOUT, 100), pin=True)
     assert pool.acquire(LAYOUT, 100) is not None
-    pool.settle()
+    pool.join()
     assert len(caplog.messages) == 1 and str(shm) in caplog.messages[0] and "tmpfs" in caplog.messages[0]
     pool.close()

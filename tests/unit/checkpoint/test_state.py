@@ -132,7 +132,7 @@ def test_memory_that_runs_out_in_a_copy_ends_the_restore_and_condemns_nothing(ro
     assert not list(Path(root).rglob("*omb*"))  # no tombstone
     saved.restore(root, State(extra={"e": torch.zeros(3, 4).t()}))
     for fault in (MemoryError(), load.TargetFault("x", ValueError())):
-        found = reshard.guarded(lambda fault=fault: (_ for _ in ()).throw(fault))  # type: ignore[misc]
+        found = reshard.error_as_reason(lambda fault=fault: (_ for _ in ()).throw(fault))  # type: ignore[misc]
         assert isinstance(found, Reason) and found.verdict is Verdict.UNFILLED
 
 

@@ -36,7 +36,7 @@ class TestPosixWithoutDirectIoAndUnnamedFiles(ParallelStoreContract):
 
     @pytest.fixture
     def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setattr(durable, "link_whole", lambda *_: False)
+        monkeypatch.setattr(durable, "link_complete", lambda *_: False)
         monkeypatch.setattr(direct, "can_write", lambda *_: False)
         monkeypatch.setattr(direct, "open_readable", lambda *_: -1)
         return PosixStore(str(tmp_path))

@@ -18,10 +18,10 @@ from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selecti
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
-from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
-from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
+from hyperpod_rehearsal.keys import Key  # noqa: E402
+from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
+from hyperpod_rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
+from hyperpod_rehearsal.sagemaker.server import serve  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402
@@ -131,11 +131,11 @@ def test_a_service_that_cannot_delete_many_is_asked_for_each(own: Store, service
 
 def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, service: Service) -> None:
     for seq in range(1, 2001):
-        service.put(BUCKET, f"runs/llama/{layout.AttemptName(seq, seq, 1, 'abcd')}/{layout.MANIFEST_FILE}", b"old")
+        service.put(BUCKET, f"runs/llama/{layout.CheckpointId(seq, seq, 1, 'abcd')}/{layout.MANIFEST_FILE}", b"old")
     for epoch, first in ((1, 1), (2, 2001)):
         own.create(layout.epoch_file(epoch), manifest.seal_json({"first_seq": first}))
     newest = put_checkpoint(own, 2001, epoch=2)
-    latest.write(own, str(layout.AttemptName(1990, 1990, 1, "abcd")))
+    latest.write(own, str(layout.CheckpointId(1990, 1990, 1, "abcd")))
     service.requests.clear()
     assert selection.newest_valid(own).attempt == newest
     listings = [entry for entry in service.requests.entries("GET") if "list-type=2" in entry.query]

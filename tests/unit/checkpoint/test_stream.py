@@ -7,7 +7,7 @@ from typing import Optional
 import pytest
 
 from hyperpod_kit.checkpoint.repository import digest, stream
-from hyperpod_kit.checkpoint.repository.chunk_reader import READERS, Pump, whole
+from hyperpod_kit.checkpoint.repository.chunk_reader import READERS, Pump, all_chunks
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader
 from hyperpod_kit.errors import DigestMismatch
 from tests.support import wait
@@ -49,7 +49,7 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
         proved.release()
 
     shard.check = counted  # type: ignore[method-assign]
-    with Pump(whole(shard), workers=2, ahead=ahead) as moving:
+    with Pump(all_chunks(shard), workers=2, ahead=ahead) as moving:
         for _ in range(before):
             assert proved.acquire(timeout=60)  # nobody has said where to
         assert bytes(moving.first()) == data[:CHUNK]
@@ -73,7 +73,7 @@ def test_once_it_is_known_where_to_no_more_memory_is_made_ready_than_goes_round(
 
     monkeypatch.setattr(stream.Buffer, "fault_in", fault_in)
     taken: list[tuple[int, bytes]] = []
-    with Pump(whole(shard), workers=1, ahead=2 * SIZE) as moving:
+    with Pump(all_chunks(shard), workers=1, ahead=2 * SIZE) as moving:
         moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
     assert b"".join(part for _, part in sorted(taken)) == data
     assert len(made) <= 2 < shard.chunks - READERS  # with those of the readers: one in work, and one more
@@ -83,7 +83,7 @@ def test_once_it_is_known_where_to_no_more_memory_is_made_ready_than_goes_round(
 def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) -> None:
     shard, _ = _shard(damaged, file)
     taken = []
-    with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), Pump(whole(shard), workers=2) as moving:
+    with pytest.raises(DigestMismatch, match=f"bytes {damaged * CHUNK}"), Pump(all_chunks(shard), workers=2) as moving:
         moving.first()
         moving.finish(lambda _, begin, view: taken.append(begin))
     assert damaged * CHUNK not in taken
@@ -91,6 +91,6 @@ def test_a_damaged_chunk_is_never_handed_on(damaged: int, file: Optional[Path]) 
 
 def test_who_leaves_without_a_word_waits_for_no_thread(file: Optional[Path]) -> None:
     shard, _ = _shard(file=file)
-    with Pump(whole(shard), workers=2) as moving:
+    with Pump(all_chunks(shard), workers=2) as moving:
         moving.first()
     assert not any(thread.is_alive() for thread in moving._threads)

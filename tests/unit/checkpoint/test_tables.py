@@ -53,8 +53,8 @@ def shards(draw: Any) -> List[Tuple[Placed, ...]]:
 
 
 def encoded(pieces: List[Tuple[Placed, ...]]) -> bytes:
-    tables = [shard_table.table_of(one) for one in pieces]
-    texts = [(one.pattern.text(), shard_table.own_text(one)) for one in tables if one is not None]
+    tables = [shard_table.build_table(one) for one in pieces]
+    texts = [(one.pattern.text(), shard_table.table_text(one)) for one in tables if one is not None]
     return compact_index.encode([(pattern.decode(), own.decode()) for pattern, own in texts])
 
 
@@ -65,8 +65,8 @@ def as_sets(found: Any) -> Dict[str, Any]:
 @given(shards())
 def test_both_versions_of_the_index_say_the_same(pieces: List[Tuple[Placed, ...]]) -> None:
     for one in pieces:
-        table = shard_table.table_of(one)
-        assert table is not None and shard_table.placed_of(table) == one
+        table = shard_table.build_table(one)
+        assert table is not None and shard_table.place_tensors(table) == one
     whole = index.build(dict(enumerate(pieces)))
     old, new = rows.read(index.encode(whole)), rows.read(encoded(pieces))
     assert as_sets(new) == as_sets(old) == as_sets(whole.tensors())
@@ -88,9 +88,9 @@ def test_what_is_near_a_box_has_all_that_meets_it(pieces: List[Tuple[Placed, ...
     whole = index.build(dict(enumerate(pieces)))
     for found in (rows.read(index.encode(whole)), rows.read(encoded(pieces))):
         for name, every in found.items():
-            low = tuple(dice.randrange(extent + 1) for extent in every[0].spec.whole)
-            shape = tuple(dice.randrange(extent - at + 1) for extent, at in zip(every[0].spec.whole, low))
-            near = found.near(name, low, shape)
+            low = tuple(dice.randrange(extent + 1) for extent in every[0].spec.full_shape)
+            shape = tuple(dice.randrange(extent - at + 1) for extent, at in zip(every[0].spec.full_shape, low))
+            near = found.find_near(name, low, shape)
             assert {one for one in every if _meets(one, low, shape)} <= set(near) <= set(every)
 
 
@@ -118,14 +118,14 @@ def _two(**changed: Any) -> List[Tuple[Placed, ...]]:
 )
 def test_tables_that_do_not_make_up_a_tensor_are_refused(changed: Any, said: str) -> None:
     with pytest.raises(CheckpointError, match="tensor w: ") as refused:
-        coverage.check_tables([one for one in map(shard_table.table_of, _two(**changed)) if one is not None])
+        coverage.check_tables([one for one in map(shard_table.build_table, _two(**changed)) if one is not None])
     assert said in str(refused.value)
 
 
 def test_a_tensor_that_is_twice_in_a_shard_is_refused() -> None:
     for again in (TensorSpec("w", "F32", (5, 2), (5, 0), (10, 2)), TensorSpec("w", "F32", (2,))):
         (one, _) = _two()
-        table = shard_table.table_of((*one, Placed(again, one[-1].end, one[-1].end + again.nbytes)))
+        table = shard_table.build_table((*one, Placed(again, one[-1].end, one[-1].end + again.nbytes)))
         assert table is not None
         with pytest.raises(CheckpointError, match="tensor w is twice in shard 0"):
             coverage.check_tables([table])
@@ -134,7 +134,7 @@ def test_a_tensor_that_is_twice_in_a_shard_is_refused() -> None:
 def test_tensors_with_gaps_between_them_have_no_table() -> None:
     (one, _) = _two()
     begin = one[-1].end + 64
-    assert shard_table.table_of((*one, Placed(TensorSpec("b", "F32", ()), begin, begin + 4))) is None
+    assert shard_table.build_table((*one, Placed(TensorSpec("b", "F32", ()), begin, begin + 4))) is None
 
 
 def _index(text: bytes) -> bytes:

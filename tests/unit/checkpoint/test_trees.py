@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint.agent import seal, shard_report, trees
-from hyperpod_kit.checkpoint.repository import layout, own_tree, shard, verify
+from hyperpod_kit.checkpoint.agent import extra_state, seal, shard_report
+from hyperpod_kit.checkpoint.repository import layout, rank_extra_state, shard, verify
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
@@ -34,13 +34,13 @@ def test_each_rank_is_handed_what_makes_its_tree_of_what_is_shared(
 ) -> None:
     texts = [shard_report.split(json.dumps(tree)) for tree in saved]
     assert [{key: json.loads(text) for key, text in parts} for parts in texts] == saved
-    extra = trees.encode(dict(enumerate(texts)), {}, stages=stages)
-    shared, parts = trees.parts_of(extra, world)
+    extra = extra_state.encode(dict(enumerate(texts)), {}, stages=stages)
+    shared, parts = extra_state.parts_of(extra, world)
     assert len(parts) == world
     for rank, part in enumerate(parts):
         mine = {**json.loads(shared), **part.parts}
-        assert mine == trees.tree_of(extra, rank)
-        assert list(mine) == list(trees.tree_of(extra, rank))
+        assert mine == extra_state.tree_of(extra, rank)
+        assert list(mine) == list(extra_state.tree_of(extra, rank))
 
 
 ATTEMPT = "seq-000001.step-0000000001.e1-abcdef"
@@ -54,17 +54,17 @@ def test_a_rank_s_own_part_comes_from_its_shard(saved: list[Dict[str, Any]], min
         for rank, tree in enumerate(saved):
             # Of rank 0 all is told.
             own = json.dumps({key: value for key, value in tree.items() if rank and key in mine}).encode()
-            image = b"\0" * (100 + rank) + own.ljust(own_tree.room_for(len(own)))
+            image = b"\0" * (100 + rank) + own.ljust(rank_extra_state.reserved_size(len(own)))
             Path(root, ATTEMPT, layout.shard_file(rank)).write_bytes(image)
-            places[rank] = own_tree.in_image(memoryview(image), 100 + rank, len(image)) if rank else None
+            places[rank] = rank_extra_state.locate_in_image(memoryview(image), 100 + rank, len(image)) if rank else None
             told[rank] = shard_report.split(
                 json.dumps({key: value for key, value in tree.items() if not (rank and key in mine)})
             )
-        extra = trees.encode(told, places, stages=stages)
-        shared = trees.tree_of(extra, 0)
+        extra = extra_state.encode(told, places, stages=stages)
+        shared = extra_state.tree_of(extra, 0)
         for rank, tree in enumerate(saved):
-            assert trees.read(open_store(root), ATTEMPT, extra, rank) == {**shared, **tree}
-        assert trees.read(open_store(root), ATTEMPT, extra, len(saved)) == saved[0]
+            assert extra_state.read(open_store(root), ATTEMPT, extra, rank) == {**shared, **tree}
+        assert extra_state.read(open_store(root), ATTEMPT, extra, len(saved)) == saved[0]
         assert json.loads(extra)["format"] == (
             layout.EXTRA_FORMAT_OF_SHARDS
             if len(saved) > 1
@@ -79,10 +79,10 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
 ) -> None:
     root, attempt = committed(world=3, seq=4)
     store = open_store(root)
-    body = verify.verify_attempt(store, attempt)
+    body = verify.verify_checkpoint(store, attempt)
     extra = verify.read_extra(store, attempt, body.extra)
     for rank in range(3):
-        assert trees.read(store, attempt, extra, rank) == {"extra": {"seq": 4}, "rng": rank}
+        assert extra_state.read(store, attempt, extra, rank) == {"extra": {"seq": 4}, "rng": rank}
     said = json.loads(extra)
     assert said["ranks"] == [{}, {}, {}] and said["own"][0] is None
 
@@ -93,13 +93,13 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
         file.seek(begin + size - 3)
         file.write(b"7")
     with pytest.raises(DigestMismatch, match=r"shard-00002\.safetensors, its own tree"):
-        trees.read(store, attempt, extra, 2)
+        extra_state.read(store, attempt, extra, 2)
     with pytest.raises(DigestMismatch):
-        verify.verify_attempt(store, attempt)
+        verify.verify_checkpoint(store, attempt)
     os.truncate(damaged, begin + 1)
     with pytest.raises(CheckpointError, match="ends before its own tree"):
-        trees.read(store, attempt, extra, 2)
-    assert trees.read(store, attempt, extra, 1)["rng"] == 1
+        extra_state.read(store, attempt, extra, 2)
+    assert extra_state.read(store, attempt, extra, 1)["rng"] == 1
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,12 @@ def test_each_rank_has_its_own_of_a_commit_and_extra_json_has_none(
     [[0, 1], [-1, 1, "blake2b:00"], [0, 1 << 40, "blake2b:00"], [0, 1, "xxh3:00"], [0, 1, 7], "abc", [[], 1, "x"]],
 )
 def test_a_place_that_can_be_none_is_refused(said: Any) -> None:
-    extra = trees.encode({0: (), 1: ()}, {1: own_tree.OwnTree(0, 1, "blake2b:00")}, stages=False)
+    extra = extra_state.encode(
+        {0: (), 1: ()}, {1: rank_extra_state.RankStateLocation(0, 1, "blake2b:00")}, stages=False
+    )
     body = {**json.loads(extra), "own": [None, said]}
     with pytest.raises(CheckpointError, match=r"extra\.json"):
-        trees.parts_of(json.dumps(body).encode(), 2)
+        extra_state.parts_of(json.dumps(body).encode(), 2)
 
 
 def test_a_tree_in_the_shard_that_is_not_the_capture_s_is_not_reported(capture: Callable[..., Any]) -> None:

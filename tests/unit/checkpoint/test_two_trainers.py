@@ -221,13 +221,13 @@ def test_a_start_that_is_newer_is_named_from_its_file() -> None:
     store = MemoryStore("memory://starts")
     identity.write(store, SMALL_RUN)
     mine = commit.claim_epoch(store, SMALL_RUN, above=0, job={})
-    assert starts.taken_by(store, mine) is None
+    assert starts.find_newer_start(store, mine) is None
     commit.claim_epoch(store, SMALL_RUN, above=mine, job={"slurm_job_id": "4711"})
-    words = starts.taken_by(store, mine)
+    words = starts.find_newer_start(store, mine)
     assert words is not None and f"pid {os.getpid()}, job 4711" in words and os.uname().nodename in words
-    assert starts.taken_by(store, mine + 1) is None
+    assert starts.find_newer_start(store, mine + 1) is None
     store.create(layout.epoch_file(mine + 2), b"torn")
-    assert "does not say whose" in (starts.taken_by(store, mine) or "")
+    assert "does not say whose" in (starts.find_newer_start(store, mine) or "")
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -240,7 +240,7 @@ def test_a_trainer_is_stopped_at_its_next_save_on_every_path(tmp_path: Path, shm
     commit.claim_epoch(root, manager._start.run, above=0, job={})
     second = manager.save(1, state, on_busy="wait")
     assert not second.wait("durable", 60) and "taken by a newer start" in (second.reason or "")
-    until(lambda: manager._saves.taken)
+    until(lambda: manager._saves.taken_by)
     assert manager.reached(1) is False
     for save in (lambda: manager.save(2, state), lambda: manager.step(2, state)):
         with pytest.raises(RunIsOwned, match="taken by a newer start"):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint import values
+from hyperpod_kit.checkpoint import wire_values
 from hyperpod_kit.checkpoint.candidates import Candidate, HeldShard
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
-from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.layout import CheckpointId
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.startup import Epoch
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable, HyperpodKitError, RunIsOwned
@@ -36,7 +36,7 @@ trees = some.recursive(
 
 
 def known(value: Any) -> Any:
-    return values.unpack(values.pack(value), "rank 1")
+    return wire_values.unpack(wire_values.pack(value), "rank 1")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -51,7 +51,7 @@ def test_values_arrive_as_they_were(value: Any) -> None:
 
 def test_everything_that_ranks_tell_each_other_can_be_told() -> None:
     held = HeldShard("memory", "seq-000001.step-0000000001.e1-abc123", (1, 2, "abc"), 2, "blake2b:p", "blake2b:r", 99)
-    name = AttemptName(1, 2, 3, "abc123")
+    name = CheckpointId(1, 2, 3, "abc123")
     record = FileRecord("extra.json", 3, "blake2b:0")
     body = Manifest(
         "r",
@@ -110,7 +110,7 @@ def test_errors_keep_their_kind_and_their_words(err: Exception) -> None:
 def test_what_nobody_said_could_be_told_is_refused_here() -> None:
     for value in (object(), os, len, KeyError("x"), [{"a": CheckpointError}]):
         with pytest.raises(TypeError):
-            values.pack(value)
+            wire_values.pack(value)
 
 
 class Harm:
@@ -119,7 +119,7 @@ class Harm:
 
 
 def of(value: Any, blobs: list[Any] | None = None) -> bytes:
-    text = json.dumps({"protocol": values.PROTOCOL, "value": value, "blobs": blobs or []}).encode()
+    text = json.dumps({"protocol": wire_values.PROTOCOL, "value": value, "blobs": blobs or []}).encode()
     return len(text).to_bytes(8, "little") + text
 
 
@@ -127,7 +127,7 @@ def test_a_rank_of_the_release_before_is_named_and_nothing_of_it_is_unpickled() 
     harm = pickle.dumps(Harm())
     for data in (len(harm).to_bytes(8, "little") + harm, harm, b"", b"\xff" * 4104):
         with pytest.raises(CheckpointError, match="rank 1 runs another release of hyperpod-kit"):
-            values.unpack(data, "rank 1")
+            wire_values.unpack(data, "rank 1")
     assert not os.path.exists("/tmp/hpk-was-unpickled")
 
 
@@ -164,7 +164,7 @@ def test_a_rank_of_the_release_before_is_named_and_nothing_of_it_is_unpickled() 
 )
 def test_what_no_rank_of_ours_tells_is_an_error_and_makes_nothing(data: bytes) -> None:
     with pytest.raises(CheckpointError, match="rank 1 told what cannot be understood"):
-        values.unpack(data, "rank 1")
+        wire_values.unpack(data, "rank 1")
 
 
 @given(
@@ -181,4 +181,4 @@ def test_what_no_rank_of_ours_tells_is_an_error_and_makes_nothing(data: bytes) -
 )
 def test_anything_is_a_value_or_a_checkpoint_error(data: bytes) -> None:
     with contextlib.suppress(CheckpointError):
-        values.unpack(data, "rank 1")
+        wire_values.unpack(data, "rank 1")

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
+from hyperpod_kit.checkpoint.preemption_signal import SIGNALS  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
 from tests.distributed import sharded_job  # noqa: E402
 
 
@@ -47,14 +47,14 @@ def test_a_signal_saves_the_next_step_and_ends_with_75_however_often_it_comes(
     manager.restore(state_of(-1))
     assert manager.step(0, state_of(0)) is None and not manager.ending
     os.kill(os.getpid(), number)
-    waits = manager._agent.wait_end
+    waits = manager._agent.wait_exit
 
     def told_again(seconds: float) -> bool:
         for one in SIGNALS:  # by Slurm, by `job run`, by srun: each of them may come while the save is on its way
             os.kill(os.getpid(), one)
         return waits(seconds)
 
-    monkeypatch.setattr(manager._agent, "wait_end", told_again)
+    monkeypatch.setattr(manager._agent, "wait_exit", told_again)
     with pytest.raises(SystemExit) as ended:
         manager.step(1, state_of(1))
     os.kill(os.getpid(), number)

@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Tuple
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent.persist import _share_out
+from hyperpod_kit.checkpoint.agent.persist import _run_in_threads
 
 RANGES = [(at, at + 1) for at in range(100)]
 START = _thread.start_new_thread
@@ -35,7 +35,7 @@ def late(work: Callable[..., Any], words: Tuple[Any, ...]) -> int:
 def test_every_range_is_done_once(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_thread, "start_new_thread", start)
     done: List[Tuple[int, int]] = []
-    _share_out(iter(RANGES), lambda begin, end: done.append((begin, end)), 3)
+    _run_in_threads(iter(RANGES), lambda begin, end: done.append((begin, end)), 3)
     assert sorted(done) == RANGES
 
 
@@ -54,5 +54,5 @@ def test_what_fails_is_raised_once_nobody_works_any_more(start: Any, monkeypatch
             working.remove(begin)
 
     with pytest.raises(OSError, match="no room"):
-        _share_out(iter(RANGES), work, 3)
+        _run_in_threads(iter(RANGES), work, 3)
     assert not working

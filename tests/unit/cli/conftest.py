@@ -16,11 +16,11 @@ from hyperpod_kit.bundle.render import render
 from hyperpod_kit.cli import jobs_first
 from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import Unreachable
-from hyperpod_kit.rehearsal.s3.bucket import Conditions
-from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
-from hyperpod_kit.rehearsal.s3.receive import receive
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.api import ApiError
+from hyperpod_rehearsal.s3.bucket import Conditions
+from hyperpod_rehearsal.s3.objects import Attributes, Checksums
+from hyperpod_rehearsal.s3.receive import receive
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.api import ApiError
 from tests.support import kept_sources
 from tests.support.aws import ARN, endpoint
 

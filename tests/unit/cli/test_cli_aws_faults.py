@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, Iterator
 import pytest
 
 from hyperpod_kit.aws.back_off import with_retries
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.unit.cli.conftest import Control, put_cluster
 from tests.unit.cli.weather import Sky
 

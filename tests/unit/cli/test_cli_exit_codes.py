@@ -69,16 +69,23 @@ def test_an_exit_code_does_not_hang_on_what_can_be_said(tmp_path: Path, words: s
     assert done.returncode == code
 
 
-def test_a_defect_is_one_sentence_with_its_place(monkeypatch: pytest.MonkeyPatch, hk: Hk) -> None:
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("hyperpod_kit/job/cli.py", "job/cli.py"),
+        ("rehearsal/hyperpod_rehearsal/boot.py", "hyperpod_rehearsal/boot.py"),
+    ],
+)
+def test_a_defect_is_one_sentence_with_its_place(
+    file: str, place: str, monkeypatch: pytest.MonkeyPatch, hk: Hk
+) -> None:
     module = types.ModuleType("hyperpod_kit.job.cli")
-    exec(
-        compile("def main(argv):\n    return 1 // 0\n", str(ROOT / "hyperpod_kit/job/cli.py"), "exec"), module.__dict__
-    )
+    exec(compile("def main(argv):\n    return 1 // 0\n", str(ROOT / file), "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, "hyperpod_kit.job.cli", module)
     shown = hk("job")
     assert shown.code == 3 and "Traceback" not in shown.err
     first, second = shown.err.splitlines()
-    assert first.startswith("error: a defect of hyperpod-kit: ZeroDivisionError: ") and first.endswith("(job/cli.py:2)")
+    assert first.startswith("error: a defect of hyperpod-kit: ZeroDivisionError: ") and first.endswith(f"({place}:2)")
     assert second.startswith("hint: hyperpod-kit --debug")
     traced = hk("--debug", "job")
     assert traced.code == 3 and "Traceback" in traced.err and "1 // 0" not in first

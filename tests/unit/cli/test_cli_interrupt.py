@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Callable, Mapping
 
 import pytest
 
-from hyperpod_kit.rehearsal.s3.faults import S3Fault
+from hyperpod_rehearsal.s3.faults import S3Fault
 from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.cli.conftest import put_bundle, put_cluster

@@ -201,7 +201,7 @@ def test_no_command_to_which_a_node_is_named_is_missing_here() -> None:
     found = set()
     for name, (module, _) in commands().items():
         command = cli.get_command(click.Context(cli), name)
-        if command is not None and not module.endswith("rehearse_commands") and takes_a_name(command):
+        if command is not None and not module.startswith("hyperpod_rehearsal.") and takes_a_name(command):
             found.add(name)
     assert found == set(NAMED)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker import server
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker import server
 
 ANSWERS = {
     "throttle": (400, "ThrottlingException", "Rate exceeded"),

@@ -32,9 +32,9 @@ from hyperpod_kit.data.bulk.stage import stage  # noqa: E402
 from hyperpod_kit.data.index.build import build  # noqa: E402
 from hyperpod_kit.data.reading import objects  # noqa: E402
 from hyperpod_kit.errors import DataError, DataUnavailable  # noqa: E402
-from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets  # noqa: E402
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory  # noqa: E402
+from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
+from hyperpod_rehearsal.s3.store import StoredBuckets  # noqa: E402
 from tests.support import aws  # noqa: E402
 from tests.support.rows import full  # noqa: E402
 from tests.support.wait import until  # noqa: E402

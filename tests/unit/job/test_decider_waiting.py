@@ -118,12 +118,12 @@ def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_ta
     stuck = [True]
 
     def chooser(root: str, passed_over: object) -> object:
-        from hyperpod_kit.checkpoint.repository.selection import Found
+        from hyperpod_kit.checkpoint.repository.selection import Selection
 
         if stuck:
             stuck.pop()
-            return Found(old, 1, 1, 5, ((new, "cannot be read: Input/output error"),), (new,))
-        return Found(new, 1, 2, 10, ())
+            return Selection(old, 1, 1, 5, ((new, "cannot be read: Input/output error"),), (new,))
+        return Selection(new, 1, 2, 10, ())
 
     job.chooser = chooser
     assert job.run("--steps", "12") == 0

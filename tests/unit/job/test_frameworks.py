@@ -102,7 +102,7 @@ def test_megatron_goes_on_with_fewer_ranks_past_a_flipped_byte_and_plain_megatro
 
     assert train(2, 6, "2" if divided == "TP" else "1") == 0
     newest = max(job.root.glob("seq-*"))
-    step = layout.parse_attempt(newest.name).step  # type: ignore[union-attr]
+    step = layout.parse_checkpoint_id(newest.name).step  # type: ignore[union-attr]
     flip(next(newest.glob("shard-*")), -5000)
     job.events.clear()
     assert train(1, 10, "1") == 0

@@ -50,7 +50,7 @@ def test_stepping_back_from_a_capture_in_memory_turns_memory_off(tmp_path: Path,
     """It is nowhere in the root, so nothing there says that it was passed over."""
     if committed:
         commit_checkpoint(str(tmp_path), 1, 1, 10)
-    memory = str(layout.AttemptName(2, 20, 1, "abcd"))
+    memory = str(layout.CheckpointId(2, 20, 1, "abcd"))
     choice = checkpoint_choice.choose(str(tmp_path), passed_over={memory: "twice after loading it"})
     assert choice.step == (10 if committed else 0) and choice.environment()["HPK_RESUME_MEMORY"] == "0"
     assert "HPK_RESUME_MEMORY" not in checkpoint_choice.choose(str(tmp_path)).environment()

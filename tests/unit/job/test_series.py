@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import job_note, note_page
-from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote, TimeNote
+from hyperpod_kit.checkpoint.agent.job_note import JobNote, LockedNote, TimeNote
 from hyperpod_kit.job import series
 from hyperpod_kit.job.report import JobReport
 from tests.unit.job.conftest import Job
@@ -23,8 +23,8 @@ NOTE = JobNote("7", 3, 100.5, 4, 0.5, {"crash": 2})
 
 HOLD = """
 import json, sys
-from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote
-held = HeldNote(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+from hyperpod_kit.checkpoint.agent.job_note import LockedNote, JobNote
+held = LockedNote(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 for line in sys.stdin:
     held.put(JobNote(*json.loads(line)))
     print("put", flush=True)
@@ -71,13 +71,13 @@ def test_a_note_counts_as_long_as_its_job_run_lives(tmp_path: Path, holder: Hold
     assert (found.uid, found.note) == (UID, NOTE)
     path = tmp_path / f"hpk-{UID}-7.job"
     assert path.stat().st_size == note_page.PAGE and path.stat().st_mode & 0o777 == 0o600
-    job_note.sweep(str(tmp_path), UID)
+    job_note.remove_stale(str(tmp_path), UID)
     assert notes(tmp_path) == [NOTE]
     holder.process.send_signal(signal.SIGKILL)
     holder.process.wait()
     assert path.exists() and not notes(tmp_path)
     (tmp_path / "hpk-7.job").write_text("another's file")
-    job_note.sweep(str(tmp_path), UID)
+    job_note.remove_stale(str(tmp_path), UID)
     assert [one.name for one in tmp_path.iterdir()] == ["hpk-7.job"]
 
 
@@ -86,7 +86,7 @@ def test_two_of_one_job_do_not_wait_for_each_other(
 ) -> None:
     holder.put(NOTE)
     with pytest.raises(BlockingIOError):
-        HeldNote(str(tmp_path), UID, "7")
+        LockedNote(str(tmp_path), UID, "7")
     monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path))
     with series.JobSeries(str(tmp_path / "state"), {}) as told:
         told("start", {"job": "7", "number": "7", "restart": 0})
@@ -121,9 +121,9 @@ def test_a_note_goes_with_a_job_run_that_ends(tmp_path: Path, holder: Holder) ->
 )
 def test_a_note_of_odd_types_is_none(changes: Dict[str, Any]) -> None:
     said = json.loads(json.dumps(NOTE._asdict()))
-    assert job_note._of(said) == NOTE
-    assert job_note._of(json.loads(json.dumps({**said, **changes}))) is None
-    assert job_note._of(7) is None
+    assert job_note._parse_job_note(said) == NOTE
+    assert job_note._parse_job_note(json.loads(json.dumps({**said, **changes}))) is None
+    assert job_note._parse_job_note(7) is None
 
 
 @pytest.mark.full
@@ -136,7 +136,9 @@ def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
     monkeypatch.setenv("HPK_SHM_DIR", str(shm))
     told: List[JobNote] = []
     times: List[TimeNote] = []
-    monkeypatch.setattr(HeldNote, "put", lambda self, note: (told if isinstance(note, JobNote) else times).append(note))
+    monkeypatch.setattr(
+        LockedNote, "put", lambda self, note: (told if isinstance(note, JobNote) else times).append(note)
+    )
     state = str(job.root / ".hpk")
     with series.JobSeries(state, job.environment) as first:
         assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once"), told=first) == 0

@@ -111,7 +111,7 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
         (tmp_path / f"flushes/n-{number}.json").write_bytes(text)
     (tmp_path / "flushes/n-9.json").symlink_to("/etc/passwd")
     flush_note.write(store, flush_note.new_name(), replace(NOTE, seq=-1))
-    assert set(flush_note.found(store).values()) == {None}
+    assert set(flush_note.read_all(store).values()) == {None}
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
@@ -148,7 +148,7 @@ def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, m
 
     monkeypatch.setattr(persist, "write_shard", held)
     done: List[Any] = []
-    flushing = threading.Thread(target=lambda: done.extend(flush.flush(job="7", tell=signs.append)))
+    flushing = threading.Thread(target=lambda: done.extend(flush.flush(job="7", on_progress=signs.append)))
     flushing.start()
 
     def pause(seconds: float) -> None:

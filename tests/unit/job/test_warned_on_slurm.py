@@ -105,7 +105,9 @@ class Training:
         return [json.loads(path.read_text())["code"] for path in records]
 
     def committed(self) -> list[int]:
-        names = [layout.parse_attempt(path.parent.name) for path in (self.place / "root").glob("seq-*/MANIFEST.json")]
+        names = [
+            layout.parse_checkpoint_id(path.parent.name) for path in (self.place / "root").glob("seq-*/MANIFEST.json")
+        ]
         return sorted(name.step for name in names if name)
 
     def cancel(self, *how: str) -> None:

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import layout
 
 def newest(root: Path) -> int:
     """The newest step that was committed; -1 for none."""
-    names = [layout.parse_attempt(path.parent.name) for path in root.glob("*/MANIFEST.json")]
+    names = [layout.parse_checkpoint_id(path.parent.name) for path in root.glob("*/MANIFEST.json")]
     return max((name.step for name in names if name is not None), default=-1)
 
 

@@ -33,7 +33,7 @@ from tests.support.damage import flip
 
 def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     """A small checkpoint in the real format; returns the attempt's name."""
-    name = str(layout.AttemptName(seq, step, epoch, uuid.uuid4().hex[:6]))
+    name = str(layout.CheckpointId(seq, step, epoch, uuid.uuid4().hex[:6]))
     algorithm = digest.algorithm("blake2b")
     data = f"weights of step {step}".encode() * 50
     leaves = algorithm.leaf(data)
@@ -68,9 +68,9 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
 def restore(root: str, told: str) -> RestoreVerdict:
     """What `Manager.restore` would take of the root: every byte proved. Raises CheckpointError."""
     rejected = []
-    for entry in selection.walk(root, first=None if told == "none" else told, own=os.environ["HPK_ATTEMPT"]):
+    for entry in selection.walk(root, first=None if told == "none" else told, attempt=os.environ["HPK_ATTEMPT"]):
         try:
-            verify.verify_attempt(root, entry.attempt)
+            verify.verify_checkpoint(root, entry.attempt)
         except CheckpointError as err:
             rejected.append((entry.attempt, err.message))
         else:

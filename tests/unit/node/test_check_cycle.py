@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import saves_note
+from hyperpod_kit.checkpoint.agent import failure_note
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -272,13 +272,13 @@ def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(make_node: Any) -
     shm.mkdir(parents=True)
     assert ticked(fake.node) and "checkpoint" not in text.read_text()
     path = shm / f"hpk-{os.getuid()}-0123456789ab-00000.saves"
-    word = saves_note.Note('llama "a"', "/fsx/run", "7", None, None, 1, "full")
-    saves_note.write(str(path), word)
+    word = failure_note.Note('llama "a"', "/fsx/run", "7", None, None, 1, "full")
+    failure_note.write(str(path), word)
     assert ticked(fake.node).records["fsx"].state == "ok"
     labels = f'{{run="llama \\"a\\"",id="0123456789ab",uid="{os.getuid()}",job_id="7"}}'
     assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
     assert "hyperpod_kit_checkpoint_durable_timestamp_seconds{" not in text.read_text()
-    saves_note.write(str(path), word._replace(durable_step=80, durable_at=1.5, lost_in_row=0))
+    failure_note.write(str(path), word._replace(durable_step=80, durable_at=1.5, lost_in_row=0))
     assert ticked(fake.node)
     assert f"hyperpod_kit_checkpoint_lost_saves{labels} 0\n" in text.read_text()
     assert f"hyperpod_kit_checkpoint_durable_timestamp_seconds{labels} 1.5\n" in text.read_text()
@@ -288,7 +288,7 @@ def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(make_node: Any) -
     path.unlink()
     own = shm / f"hyperpod-kit-{os.getuid()}"
     own.mkdir()
-    saves_note.write(str(own / path.name), word)
+    failure_note.write(str(own / path.name), word)
     assert ticked(fake.node)
     assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
 
@@ -300,8 +300,8 @@ def test_a_job_that_runs_here_gets_into_the_metrics_until_it_is_gone(make_node: 
     shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
     shm.mkdir(parents=True)
     words = (
-        "import sys; from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote\n"
-        "both = [HeldNote(sys.argv[1], int(sys.argv[2]), number) for number in '78']\n"
+        "import sys; from hyperpod_kit.checkpoint.agent.job_note import LockedNote, JobNote\n"
+        "both = [LockedNote(sys.argv[1], int(sys.argv[2]), number) for number in '78']\n"
         "[one.put(JobNote('7', 2, None, 3, 0.5, {'crash': 1})) for one in both]\n"
         "print('held', flush=True); sys.stdin.read()\n"
     )

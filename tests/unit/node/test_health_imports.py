@@ -32,5 +32,5 @@ def test_a_look_for_what_jobs_left_loads_nothing_that_saves_it() -> None:
 
 def test_the_program_that_touches_mounts_imports_only_what_is_compiled_in() -> None:
     assert not {"re", "typing", "enum", "dataclasses", "json", "contextlib"} & imported(
-        "hyperpod_kit.node.observe.prober, hyperpod_kit.node.ruleset, hyperpod_kit.checkpoint.agent.places"
+        "hyperpod_kit.node.observe.prober, hyperpod_kit.node.ruleset, hyperpod_kit.checkpoint.agent.shm_paths"
     )

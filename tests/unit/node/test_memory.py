@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, flush_users, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.node import mount_commands
 from hyperpod_kit.node.memory.cleanup import clean_up
@@ -133,7 +133,7 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
 
 
 def slots_of(folder: Path, root: Path) -> List[shm_slots.SlotName]:
-    whose = identity.of_root(str(root))
+    whose = identity.find_identity(str(root))
     assert whose is not None
     return shm_slots.names(str(folder), run=shm_slots.run_hash(whose.run_id))
 
@@ -212,7 +212,7 @@ def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_pa
     folder = fake.root / "dev/shm"
     uid = os.getuid()
     folder.mkdir(parents=True)
-    places.prepare(str(folder), uid)
+    shm_paths.prepare(str(folder), uid)
     own = folder / f"hyperpod-kit/{uid}"
     capture(own / "partners", tmp_path / "root", owner=process.this_process())
     assert find_orphans(str(folder)) == [OrphanedSnapshots(uid, "5", False)]
@@ -309,7 +309,7 @@ def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     folder = fake.root / "dev/shm"
     folder.mkdir(parents=True)
     for uid, jobs in ((4001, range(20, 60)), (4002, range(7, 8))):
-        places.prepare(str(folder), uid)
+        shm_paths.prepare(str(folder), uid)
         own = folder / f"hyperpod-kit/{uid}"
         for job in jobs:
             capture(folder / "made", tmp_path / f"root{job}", job=str(job))

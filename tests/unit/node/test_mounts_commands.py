@@ -20,7 +20,7 @@ from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
 from hyperpod_kit.node.wait_for_dns import host_names
-from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
+from hyperpod_rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"

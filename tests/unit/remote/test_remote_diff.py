@@ -18,7 +18,7 @@ from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import upload
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
 from tests.support.installed_bundle import install
 

@@ -15,8 +15,8 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.remote import fleet_status
+from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
 from tests.support.wait import until
 

@@ -14,9 +14,9 @@ from moto import mock_aws
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_PROXY
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.remote.known_hosts import KnownHosts
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.store import StoredBuckets
 from tests.support.aws import KEYS, ListedNodes, endpoint
 
 if TYPE_CHECKING:

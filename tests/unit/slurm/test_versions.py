@@ -10,10 +10,10 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended
-from hyperpod_kit.rehearsal.slurm_control import parse_node
 from hyperpod_kit.slurm import control, hyperpod, job_states, records, versions
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_rehearsal.slurm_control import parse_node
 from tests.support.runner import RecordingRunner
 
 PRINTED: List[Dict[str, Any]] = json.loads((Path(__file__).parent / "printed" / "lives.json").read_text())

@@ -6,27 +6,27 @@ import enum
 from dataclasses import dataclass
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.message import Said, as_key
+from hyperpod_kit.checkpoint.agent.protocol.message import Message, parse_key
 from hyperpod_kit.checkpoint.agent.replicas import Replicas, Tensors
 
 # --- every rank's agent -> rank 0's -----------------------------------------------------------------------------------
 
 
-class _RankSaid(Said):
+class _RankMessage(Message):
     CHANNEL = "op"
 
 
 @dataclass(frozen=True)
-class RankJoined(_RankSaid):
+class RankJoined(_RankMessage):
     """An agent of that rank has come in the place of another. Said by rank 0's own hub."""
 
     TAG = "joined"
 
 
 @dataclass(frozen=True)
-class RankCaptured(_RankSaid):
+class RankCaptured(_RankMessage):
     """This rank has all bytes of that capture. `adopted`: of an earlier start or agent. `replicas`: what it holds
     together with others, where the save compares. `memory`: it need not go to storage."""
 
@@ -38,7 +38,7 @@ class RankCaptured(_RankSaid):
 
 
 @dataclass(frozen=True)
-class RankSealed(_RankSaid):
+class RankSealed(_RankMessage):
     """This rank has computed all digests of it."""
 
     TAG = "sealed"
@@ -46,26 +46,26 @@ class RankSealed(_RankSaid):
 
 
 @dataclass(frozen=True)
-class RankSkipped(_RankSaid):
+class RankSkipped(_RankMessage):
     """This rank will never have it."""
 
     TAG = "skipped"
     key: Key
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class RankLocal(_RankSaid):
-    """The end of a `persist` with a node-local tier: on the node's disk, or not `there` and to be uploaded from
+class RankLocal(_RankMessage):
+    """The end of a `persist` with a node-local tier: on the node's disk, or not `is_present` and to be uploaded from
     memory."""
 
     TAG = "local"
     key: Key
-    there: bool
+    is_present: bool
 
 
 @dataclass(frozen=True)
-class RankPersisted(_RankSaid):
+class RankPersisted(_RankMessage):
     """The end of a `persist` or an `upload`: this rank's shard is on storage. `report`: see report_texts."""
 
     TAG = "persisted"
@@ -74,17 +74,17 @@ class RankPersisted(_RankSaid):
 
 
 @dataclass(frozen=True)
-class RankFailed(_RankSaid):
+class RankFailed(_RankMessage):
     """The other end of a `persist` or an `upload`: the shard could not be written. `full`: for want of room."""
 
     TAG = "failed"
     key: Key
-    why: str
+    reason: str
     full: bool = False
 
 
 @dataclass(frozen=True)
-class RankTensors(_RankSaid):
+class RankTensors(_RankMessage):
     """The answer to `which`."""
 
     TAG = "which"
@@ -93,7 +93,7 @@ class RankTensors(_RankSaid):
 
 
 @dataclass(frozen=True)
-class RankText(_RankSaid):
+class RankText(_RankMessage):
     """The answer to `tell`: the text of that digest; None where it is not known any more."""
 
     TAG = "text"
@@ -103,14 +103,14 @@ class RankText(_RankSaid):
 
 
 @dataclass(frozen=True)
-class RankHurried(_RankSaid):
+class RankHurried(_RankMessage):
     """This rank's machine or job is about to go: what is in memory alone should not stay there."""
 
     TAG = "hurried"
 
 
 @dataclass(frozen=True)
-class RankDone(_RankSaid):
+class RankDone(_RankMessage):
     """This rank will capture nothing more: its trainer has closed, or is gone."""
 
     TAG = "done"
@@ -135,10 +135,10 @@ RankReport = Union[
 
 
 class OrderKind(enum.Enum):
-    """What is to be done, or what has become of a capture. `LOOK`, `COMMIT` and `CLEAR` are for rank 0's agent itself.
-    `TAKEN`: a newer start has the root."""
+    """What is to be done, or what has become of a capture. `CHECK_COMMITTED`, `COMMIT` and `CLEAR` are for rank 0's
+    agent itself. `TAKEN`: a newer start has the root."""
 
-    LOOK = "look"
+    CHECK_COMMITTED = "look"
     PERSIST = "persist"
     SEALED = "sealed"
     LOCAL = "local"
@@ -150,18 +150,19 @@ class OrderKind(enum.Enum):
     FAILED = "failed"
     OVERTAKEN = "overtaken"
     REFUSED = "refused"
-    WHICH = "which"
-    TELL = "tell"
-    AGAIN = "again"
+    COMPARE = "which"
+    SEND_TEXT = "tell"
+    RESYNC = "again"
     TAKEN = "taken"
-    BYE = "bye"
+    SHUTDOWN = "bye"
 
 
 class Order(NamedTuple):
-    """`note`: the attempt of what is committed; the set of holders that `WHICH` is about; the digest of the text
-    that `TELL` asks for; else why it is so.
+    """`note`: the attempt of what is committed; the set of holders that `COMPARE` is about; the digest of the text
+    that `SEND_TEXT` asks for; else why it is so.
 
-    `WHICH` and `TELL` are for `ranks`, all others for every agent. `BYE`, `AGAIN` and `TAKEN` are about no capture.
+    `COMPARE` and `SEND_TEXT` are for `ranks`, all others for every agent. `SHUTDOWN`, `RESYNC` and `TAKEN` are about no
+    capture.
     """
 
     kind: OrderKind
@@ -169,25 +170,25 @@ class Order(NamedTuple):
     note: str = ""
     ranks: Tuple[int, ...] = ()
 
-    def to_json(self) -> Message:
-        said: Message = {"op": self.kind.value, "key": list(self.key or ()), "note": self.note}
-        return {**said, "ranks": list(self.ranks)} if self.ranks else said
+    def to_json(self) -> JsonMessage:
+        body: JsonMessage = {"op": self.kind.value, "key": list(self.key or ()), "note": self.note}
+        return {**body, "ranks": list(self.ranks)} if self.ranks else body
 
 
 _RANK: Dict[str, Type[RankReport]] = {kind.TAG: kind for kind in get_args(RankReport)}
 
 
-def rank_report(said: Message) -> Optional[RankReport]:
-    """What an agent says to that of rank 0; None for what this release does not know. Raises as `Said.from_json`."""
-    kind = _RANK.get(said["op"])
-    return kind.from_json(said) if kind is not None else None
+def parse_rank_report(body: JsonMessage) -> Optional[RankReport]:
+    """What an agent says to that of rank 0; None for what this release does not know. Raises as `Message.from_json`."""
+    kind = _RANK.get(body["op"])
+    return kind.from_json(body) if kind is not None else None
 
 
-def order_of(said: Message) -> Optional[Order]:
+def parse_order(body: JsonMessage) -> Optional[Order]:
     """What rank 0's agent says; as above."""
     try:
-        kind = OrderKind(said["op"])
+        kind = OrderKind(body["op"])
     except ValueError:
         return None
-    key = as_key(said["key"]) if said["key"] else None
-    return Order(kind, key, str(said["note"]), tuple(int(rank) for rank in said.get("ranks", ())))
+    key = parse_key(body["key"]) if body["key"] else None
+    return Order(kind, key, str(body["note"]), tuple(int(rank) for rank in body.get("ranks", ())))

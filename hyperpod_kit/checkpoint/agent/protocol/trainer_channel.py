@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Sequence, Tuple, Type, Union, get_args
 
-from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
 from hyperpod_kit.checkpoint.agent.control_page import Key
-from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, Said
+from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, Message
 from hyperpod_kit.checkpoint.agent.replicas import Tensors
 
 # --- trainer -> its agent ---------------------------------------------------------------------------------------------
 
 
-class _TrainerSaid(Said):
+class _FromTrainerMessage(Message):
     CHANNEL = "op"
 
 
 @dataclass(frozen=True)
-class Connect(_TrainerSaid):
+class Connect(_FromTrainerMessage):
     """Where rank 0's agent listens. Once, by every trainer; rank 0's agent has no use for it. The agent connects, or
     says `Fatal`."""
 
@@ -27,7 +27,7 @@ class Connect(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class PartnerAt(_TrainerSaid):
+class PartnerAt(_FromTrainerMessage):
     """Where the agent listens that holds copies of this rank's captures. Once, where the run has partners."""
 
     TAG = "partner"
@@ -35,14 +35,14 @@ class PartnerAt(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class TakeOver(_TrainerSaid):
+class TakeOver(_FromTrainerMessage):
     """To an agent that was started in the place of a dead one: go on with what this start has in the slots."""
 
     TAG = "again"
 
 
 @dataclass(frozen=True)
-class Settle(_TrainerSaid):
+class RestoreCompleted(_FromTrainerMessage):
     """The run has restored, from `keep` (None: from storage, or from nothing): that stays until a newer one is sealed,
     what else earlier starts left is freed. Once, after a restore or before the first save."""
 
@@ -52,7 +52,7 @@ class Settle(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class SlotCaptured(_TrainerSaid):
+class SlotCaptured(_FromTrainerMessage):
     """The slot of that number is whole. The agent seals it, and tells rank 0's `RankCaptured`."""
 
     TAG = "captured"
@@ -60,17 +60,17 @@ class SlotCaptured(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class SaveSkipped(_TrainerSaid):
+class SaveSkipped(_FromTrainerMessage):
     """This rank will never have that save. Passed on as `RankSkipped`."""
 
     TAG = "skipped"
     key: Key
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class TensorDigests(_TrainerSaid):
-    """The answer to `TensorQuestion`; `tensors` None where they are not known any more. Passed on as `RankTensors`."""
+class TensorDigests(_FromTrainerMessage):
+    """The answer to `TensorQuery`; `tensors` None where they are not known any more. Passed on as `RankTensors`."""
 
     TAG = "which"
     key: Key
@@ -78,7 +78,7 @@ class TensorDigests(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class MakeRoom(_TrainerSaid):
+class FreeSlot(_FromTrainerMessage):
     """The save `key` finds no free slot: give up the oldest capture that may be. Answered by `SlotReleased`."""
 
     TAG = "release"
@@ -86,24 +86,26 @@ class MakeRoom(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class Close(_TrainerSaid):
+class Close(_FromTrainerMessage):
     """No save will come any more: bring to its end what is on its way, clean up, end. The answer is the agent's end."""
 
     TAG = "close"
 
 
-TrainerMessage = Union[Connect, PartnerAt, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
+TrainerMessage = Union[
+    Connect, PartnerAt, TakeOver, RestoreCompleted, SlotCaptured, SaveSkipped, TensorDigests, FreeSlot, Close
+]
 
 
 # --- agent -> its trainer ---------------------------------------------------------------------------------------------
 
 
-class _AgentSaid(Said):
+class _FromAgentMessage(Message):
     CHANNEL = "ev"
 
 
 @dataclass(frozen=True)
-class Ready(_AgentSaid):
+class Ready(_FromAgentMessage):
     """The first word: what was there is adopted. `port`: where rank 0's agent listens, 0 for the others.
     `partner_port`: where this one takes other nodes' captures, 0 where the run has no partners."""
 
@@ -113,72 +115,72 @@ class Ready(_AgentSaid):
 
 
 @dataclass(frozen=True)
-class StartRefused(_AgentSaid):
+class StartRefused(_FromAgentMessage):
     """The only word of an agent that cannot begin: an error of class `kind`."""
 
     TAG = "refused"
     kind: str
-    why: str
+    reason: str
     hint: Optional[str]
 
 
 @dataclass(frozen=True)
-class Alive(_AgentSaid):
+class Alive(_FromAgentMessage):
     """A sign of life, every few seconds."""
 
     TAG = "alive"
 
 
 @dataclass(frozen=True)
-class AgentTrouble(_AgentSaid):
+class AgentTrouble(_FromAgentMessage):
     """Something that a person should know, and that ends nothing."""
 
     TAG = "trouble"
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Stalled(_AgentSaid):
+class Stalled(_FromAgentMessage):
     """Work stands still; "": it goes on."""
 
     TAG = "stalled"
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Fatal(_AgentSaid):
+class Fatal(_FromAgentMessage):
     """No save can reach storage any more; another agent would not help."""
 
     TAG = "fatal"
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class RootTaken(_AgentSaid):
+class RootTaken(_FromAgentMessage):
     """A newer start has the root: nothing that this one saves will last. The agent stays."""
 
     TAG = "taken"
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class AgentEnded(_AgentSaid):
+class AgentEnded(_FromAgentMessage):
     """No agent will be there any more. Never on a socket: the trainer's end says so of itself."""
 
     TAG = "ended"
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class SlotReleased(_AgentSaid):
-    """The answer to `MakeRoom`: the slot that is free now, None when none could be given up."""
+class SlotReleased(_FromAgentMessage):
+    """The answer to `FreeSlot`: the slot that is free now, None when none could be given up."""
 
     TAG = "released"
     slot: Optional[int]
 
 
 @dataclass(frozen=True)
-class TensorQuestion(_AgentSaid):
+class TensorQuery(_FromAgentMessage):
     """In which tensors of that save, of those held by `holders`, may this rank differ? Answered by `TensorDigests`."""
 
     TAG = "which"
@@ -187,7 +189,7 @@ class TensorQuestion(_AgentSaid):
 
 
 @dataclass(frozen=True)
-class SaveSealed(_AgentSaid):
+class SaveSealed(_FromAgentMessage):
     """Every rank has sealed it: it can be restored from memory."""
 
     TAG = "sealed"
@@ -195,7 +197,7 @@ class SaveSealed(_AgentSaid):
 
 
 @dataclass(frozen=True)
-class SaveLocal(_AgentSaid):
+class SaveLocal(_FromAgentMessage):
     """Every rank has it on its node's own disk."""
 
     TAG = "local"
@@ -203,33 +205,33 @@ class SaveLocal(_AgentSaid):
 
 
 @dataclass(frozen=True)
-class SaveDurable(_AgentSaid):
+class SaveDurable(_FromAgentMessage):
     """It is committed; `note` is its attempt."""
 
     TAG = "durable"
     key: Key
     note: str
-    was: CaptureOutcome
+    outcome: CaptureOutcome
 
 
 @dataclass(frozen=True)
-class SaveFailed(_AgentSaid):
-    """It will not be durable; `note` says why. `was`: what became of it, more exactly."""
+class SaveFailed(_FromAgentMessage):
+    """It will not be durable; `note` says why. `outcome`: what became of it, more exactly."""
 
     TAG = "failed"
     key: Key
     note: str
-    was: CaptureOutcome
+    outcome: CaptureOutcome
 
 
 @dataclass(frozen=True)
-class SaveDropped(_AgentSaid):
+class SaveDropped(_FromAgentMessage):
     """Some rank does not have it, or a newer one took its place; `note` says why."""
 
     TAG = "dropped"
     key: Key
     note: str
-    was: CaptureOutcome
+    outcome: CaptureOutcome
 
 
 SaveEvent = Union[SaveSealed, SaveLocal, SaveDurable, SaveFailed, SaveDropped]
@@ -243,7 +245,7 @@ AgentEvent = Union[
     RootTaken,
     AgentEnded,
     SlotReleased,
-    TensorQuestion,
+    TensorQuery,
     SaveEvent,
 ]
 
@@ -260,13 +262,13 @@ _TRAINER: Dict[str, Type[TrainerMessage]] = {kind.TAG: kind for kind in get_args
 _AGENT: Dict[str, Type[AgentEvent]] = {kind.TAG: kind for kind in get_args(AgentEvent)}
 
 
-def trainer_message(said: Message) -> Optional[TrainerMessage]:
-    """What a trainer says; None for what this release does not know. Raises as `Said.from_json`."""
-    kind = _TRAINER.get(said["op"])
-    return kind.from_json(said) if kind is not None else None
+def parse_trainer_message(body: JsonMessage) -> Optional[TrainerMessage]:
+    """What a trainer says; None for what this release does not know. Raises as `Message.from_json`."""
+    kind = _TRAINER.get(body["op"])
+    return kind.from_json(body) if kind is not None else None
 
 
-def agent_event(said: Message) -> Optional[AgentEvent]:
+def parse_agent_event(body: JsonMessage) -> Optional[AgentEvent]:
     """What an agent says to its trainer; as above."""
-    kind = _AGENT.get(said["ev"])
-    return kind.from_json(said) if kind is not None else None
+    kind = _AGENT.get(body["ev"])
+    return kind.from_json(body) if kind is not None else None

@@ -58,12 +58,12 @@ def _probe_file(folder: int) -> tuple[int, str]:
         raise
 
 
-def open_readable(path: str, found: os.stat_result) -> int:
+def open_readable(path: str, status: os.stat_result) -> int:
     """A descriptor that reads past the page cache, or -1 where that does not work. Raises nothing.
 
-    `found` is the file that was opened there: another one is not read in its place.
+    `status` is the file that was opened there: another one is not read in its place.
     """
-    if found.st_size < ALIGN:
+    if status.st_size < ALIGN:
         return -1
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,7 +71,7 @@ def open_readable(path: str, found: os.stat_result) -> int:
         return -1
     page = mmap.mmap(-1, ALIGN)
     try:
-        if os.path.samestat(os.fstat(fd), found) and os.preadv(fd, [page], 0) == ALIGN:
+        if os.path.samestat(os.fstat(fd), status) and os.preadv(fd, [page], 0) == ALIGN:
             return fd
     except OSError:
         pass

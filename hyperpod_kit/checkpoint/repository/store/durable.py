@@ -75,7 +75,7 @@ def create(folder: int, name: str, data: bytes) -> None:
     Where the file system can, the file gets its name only after its bytes are on disk (O_TMPFILE and linkat), so it
     is never seen torn. Elsewhere it is created with O_EXCL; a torn file then fails its own digest.
     """
-    if not link_whole(folder, name, data):
+    if not link_complete(folder, name, data):
         fd = open_new(folder, name)
         try:
             _write_in_two(fd, data)
@@ -85,7 +85,7 @@ def create(folder: int, name: str, data: bytes) -> None:
     sync_folder(folder)
 
 
-def link_whole(folder: int, name: str, data: bytes) -> bool:
+def link_complete(folder: int, name: str, data: bytes) -> bool:
     """Write an unnamed file and link it to `name` in `folder`; False where the file system cannot."""
     try:
         fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)

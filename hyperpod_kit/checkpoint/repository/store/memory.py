@@ -52,13 +52,13 @@ class MemoryStore:
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
         start = prefix + "/" if prefix else ""
-        found = set()
+        children = set()
         with self._lock:
             for name in self._objects:
                 if name.startswith(start):
                     first, slash, _ = name[len(start) :].partition("/")
-                    found.add(first + slash)
-        return between(found, after, until)
+                    children.add(first + slash)
+        return between(children, after, until)
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""

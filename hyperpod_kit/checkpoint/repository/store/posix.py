@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
-from hyperpod_kit.checkpoint.repository.store import below, direct, durable
+from hyperpod_kit.checkpoint.repository.store import direct, durable, root_files
 from hyperpod_kit.checkpoint.repository.store.base import (
     ALIGN,
     SMALL,
@@ -37,17 +37,17 @@ class FileReader:
     """Reads a file, past the page cache where that works."""
 
     def __init__(self, path: str, *, cached: bool = False, owner: Optional[int] = None) -> None:
-        self._fd, found = below.open_to_read(path, owner=owner)
-        self.size = found.st_size
-        self._direct = -1 if cached else direct.open_readable(path, found)
+        self._fd, status = root_files.open_to_read(path, owner=owner)
+        self.size = status.st_size
+        self._direct = -1 if cached else direct.open_readable(path, status)
         self.align = 1 if self._direct < 0 else ALIGN
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """See StoreReader."""
-        whole = len(view) - len(view) % ALIGN
-        if self._direct >= 0 and whole and offset % ALIGN == 0:
+        aligned_size = len(view) - len(view) % ALIGN
+        if self._direct >= 0 and aligned_size and offset % ALIGN == 0:
             try:
-                return os.preadv(self._direct, [view[:whole]], offset)
+                return os.preadv(self._direct, [view[:aligned_size]], offset)
             except OSError as err:
                 # EINVAL: the view's address does not suit.
                 if err.errno != errno.EINVAL:
@@ -127,29 +127,29 @@ class FileWriter(NewFile):
             self.abort()
             raise OSError(number, os.strerror(number), self._path)
 
-    def _set_direct(self, wanted: bool) -> bool:
+    def _set_direct(self, enable: bool) -> bool:
         """Whether the file is now written past the cache, or not, as wanted."""
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         try:
-            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_DIRECT if enable else flags & ~os.O_DIRECT)
         except OSError:
-            return not wanted
-        return wanted
+            return not enable
+        return enable
 
     def write(self, view: memoryview, offset: int) -> None:
         """See StoreWriter; from several threads, in any order."""
-        with below.doing("written", self._path):
+        with root_files.describing_errors("written", self._path):
             self._write(view, offset)
 
     def _write(self, view: memoryview, offset: int) -> None:
-        whole = len(view) - len(view) % ALIGN if self._direct and offset % ALIGN == 0 else len(view)
-        if whole < len(view):
-            self._rest.append((offset + whole, bytes(view[whole:])))
+        direct_size = len(view) - len(view) % ALIGN if self._direct and offset % ALIGN == 0 else len(view)
+        if direct_size < len(view):
+            self._rest.append((offset + direct_size, bytes(view[direct_size:])))
         done = 0
-        while done < whole:
+        while done < direct_size:
             direct = self._direct
             try:
-                done += self._count(os.pwrite(self._fd, view[done:whole], offset + done))
+                done += self._count(os.pwrite(self._fd, view[done:direct_size], offset + done))
             except OSError as err:
                 # EINVAL: the view's address does not suit, or a short write ended in the middle of a block. Other
                 # threads may be writing: their bytes are right either way.
@@ -164,7 +164,7 @@ class FileWriter(NewFile):
 
     def finish(self) -> None:
         """See StoreWriter. A file of another size than it was opened with is an error."""
-        with below.doing("written", self._path):
+        with root_files.describing_errors("written", self._path):
             self._finish()
 
     def _finish(self) -> None:
@@ -212,19 +212,19 @@ class PosixStore:
         """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
         folder = check_name(name).rpartition("/")[0]
         with contextlib.suppress(FileNotFoundError):
-            return below.open_folder(self.url, name, top=self._top)
+            return root_files.open_folder(self.url, name, top=self._top)
         if not folder and self._top < 0:
-            below.make_root(self.url)
-            return below.open_folder(self.url, name, top=self._top)
-        with below.folder(self.url, folder, top=self._top) as top, contextlib.suppress(FileExistsError):
+            root_files.make_root(self.url)
+            return root_files.open_folder(self.url, name, top=self._top)
+        with root_files.folder(self.url, folder, top=self._top) as top, contextlib.suppress(FileExistsError):
             os.mkdir(folder, dir_fd=top)
-        return below.open_folder(self.url, name, top=self._top)
+        return root_files.open_folder(self.url, name, top=self._top)
 
     def _sync_name_of(self, folder: str) -> None:
         """Whoever made it may have died before its name was on disk."""
         with self._lock:
             if folder and self._synced != folder:
-                with below.folder(self.url, folder, top=self._top) as top:
+                with root_files.folder(self.url, folder, top=self._top) as top:
                     durable.sync_folder(top)
                 self._synced = folder
 
@@ -243,17 +243,17 @@ class PosixStore:
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
         path = self._path(prefix)
-        found: Dict[str, int] = {}
+        sizes_by_name: Dict[str, int] = {}
         try:
             with os.scandir(path) as entries:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):
-                        seen = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(seen.st_mode):
-                            found[entry.name] = seen.st_size
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            sizes_by_name[entry.name] = status.st_size
         except OSError as err:
             _raise_unless_missing(path, err)
-        return found
+        return sizes_by_name
 
     def exists(self, name: str) -> bool:
         """See Store."""
@@ -267,7 +267,7 @@ class PosixStore:
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        return below.read(self._path(name), most, owner=self._owner)
+        return root_files.read(self._path(name), most, owner=self._owner)
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
@@ -276,7 +276,7 @@ class PosixStore:
     def from_medium(self, name: str) -> None:
         """See Store. Takes the file's pages out of the page cache; those that are not written yet are written first."""
         with contextlib.suppress(OSError, Untrusted):
-            fd, _ = below.open_to_read(self._path(name), owner=self._owner)
+            fd, _ = root_files.open_to_read(self._path(name), owner=self._owner)
             try:
                 with contextlib.suppress(OSError):  # a file system, or a mode, in which a reader cannot ask for that
                     os.fdatasync(fd)
@@ -294,7 +294,7 @@ class PosixStore:
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
         path = self._path(name)
-        with below.doing("written", path):
+        with root_files.describing_errors("written", path):
             folder = self._folder_to_make(name)
             try:
                 self._sync_name_of(name.rpartition("/")[0])
@@ -305,7 +305,7 @@ class PosixStore:
     def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store. The first call finds out whether O_DIRECT works."""
         path = self._path(name)
-        with below.doing("written", path):
+        with root_files.describing_errors("written", path):
             folder = self._folder_to_make(name)
             try:
                 if self._direct is None:
@@ -318,16 +318,16 @@ class PosixStore:
 
     def sync(self, folder: str) -> None:
         """See Store."""
-        with below.doing("written", self._path(folder)):
+        with root_files.describing_errors("written", self._path(folder)):
             self._sync_name_of(folder)
-            with below.folder(self.url, f"{folder}/.", top=self._top) as found:
-                durable.sync_folder(found)
+            with root_files.folder(self.url, f"{folder}/.", top=self._top) as directory:
+                durable.sync_folder(directory)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
         path = self._path(name)
-        with below.doing("written", path), below.folder(self.url, name, top=self._top) as folder:
-            fd = below.open_to_overwrite(folder, path)
+        with root_files.describing_errors("written", path), root_files.folder(self.url, name, top=self._top) as folder:
+            fd = root_files.open_to_overwrite(folder, path)
             try:
                 durable.write_all(fd, data)
             finally:
@@ -335,15 +335,15 @@ class PosixStore:
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
-        with self._deleting(name), below.folder(self.url, name, top=self._top) as folder:
+        with self._deleting(name), root_files.folder(self.url, name, top=self._top) as folder:
             self._remove(folder, name)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """See Store. A directory is opened once; one name after the other, since the kernel lets one thread at a time
         change a directory."""
-        for _, there in groupby(names, lambda name: name.rpartition("/")[0]):
-            inside = list(there)
-            with self._deleting(inside[0]), below.folder(self.url, inside[0], top=self._top) as folder:
+        for _, group in groupby(names, lambda name: name.rpartition("/")[0]):
+            inside = list(group)
+            with self._deleting(inside[0]), root_files.folder(self.url, inside[0], top=self._top) as folder:
                 for name in inside:
                     with self._deleting(name):
                         self._remove(folder, name)
@@ -354,7 +354,7 @@ class PosixStore:
         if not name.endswith("/"):
             os.unlink(last, dir_fd=folder)
         elif self.linked(name[:-1]) is not None:
-            raise below.no_object(self._path(name).rstrip("/"), "a directory of this root")
+            raise root_files.no_object(self._path(name).rstrip("/"), "a directory of this root")
         else:
             os.rmdir(last, dir_fd=folder)
 
@@ -363,7 +363,7 @@ class PosixStore:
         """What is not there is fine, and so is a directory that is not empty. Raises Unsupported, OSError."""
         path = self._path(name)
         try:
-            with below.doing("deleted", path):
+            with root_files.describing_errors("deleted", path):
                 yield
         except FileNotFoundError:
             pass
@@ -378,7 +378,7 @@ def _raise_unless_missing(path: str, err: OSError) -> None:
     """`err` of a directory that could not be listed, but when there is nothing. "": it is the root itself."""
     # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
     if path and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
-        raise below.no_object(path, "a directory") from None
+        raise root_files.no_object(path, "a directory") from None
     if err.errno != errno.ENOENT:
         raise err
 

@@ -13,7 +13,7 @@ import os
 import threading
 from typing import Sequence
 
-from hyperpod_kit.checkpoint.repository.store import below, durable
+from hyperpod_kit.checkpoint.repository.store import durable, root_files
 from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
     Capabilities,
@@ -39,7 +39,7 @@ class SequentialWriter(NewFile):
 
     def write(self, view: memoryview, offset: int) -> None:
         """See StoreWriter. Raises OSError EINVAL when `offset` is not where the last piece ended."""
-        with self._lock, below.doing("written", self._path):
+        with self._lock, root_files.describing_errors("written", self._path):
             if offset != self._at:
                 raise OSError(errno.EINVAL, f"the next byte is {self._at}, not {offset}", self._path)
             durable.write_all(self._fd, view)
@@ -47,7 +47,7 @@ class SequentialWriter(NewFile):
 
     def finish(self) -> None:
         """See StoreWriter: fsync completes the upload, and says whether that worked."""
-        with below.doing("written", self._path):
+        with root_files.describing_errors("written", self._path):
             if self._at != self._size:
                 raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
             os.fsync(self._fd)
@@ -79,12 +79,12 @@ class RestrictedStore(PosixStore):
         folder = check_name(name).rpartition("/")[0]
         if not folder:
             with contextlib.suppress(FileNotFoundError):
-                return below.open_folder(self.url, name)
-            below.make_root(self.url)
+                return root_files.open_folder(self.url, name)
+            root_files.make_root(self.url)
         else:
-            with below.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
+            with root_files.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
                 os.mkdir(folder, dir_fd=top)
-        return below.open_folder(self.url, name)
+        return root_files.open_folder(self.url, name)
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
@@ -105,7 +105,7 @@ class RestrictedStore(PosixStore):
     def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store."""
         path = self._path(name)
-        with below.doing("written", path):
+        with root_files.describing_errors("written", path):
             folder = self._folder_to_make(name)
             try:
                 return SequentialWriter(folder, path, size)
@@ -127,7 +127,7 @@ class RestrictedStore(PosixStore):
         """See Store. The first refusal is remembered."""
         if name.endswith("/"):
             # One that exists because of its files goes with the last of them, and is refused before.
-            with contextlib.suppress(OSError, NotAnObject), below.folder(self.url, name) as folder:
+            with contextlib.suppress(OSError, NotAnObject), root_files.folder(self.url, name) as folder:
                 os.rmdir(os.path.basename(self._path(name.rstrip("/"))), dir_fd=folder)
             return
         if not self._delete:

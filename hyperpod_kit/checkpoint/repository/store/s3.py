@@ -46,11 +46,11 @@ class S3Reader:
         self._where = where
         self._url = url
         try:
-            found = client.head_object(**where)
+            head = client.head_object(**where)
         except Exception as err:
             raise failed(err, url) from None
-        self.size = int(found["ContentLength"])
-        self._etag = found["ETag"]
+        self.size = int(head["ContentLength"])
+        self._etag = head["ETag"]
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """See StoreReader."""
@@ -98,14 +98,14 @@ class S3Store:
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. One call for each thousand names."""
         start = self._prefix + (check_name(prefix) + "/" if prefix else "")
-        found: List[str] = []
+        names: List[str] = []
         for page in self._pages(start, after):
-            found += [item["Key"][len(start) :] for item in page.get("Contents", ())]
-            found += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
-            if until and max(found, default="") > until:
+            names += [item["Key"][len(start) :] for item in page.get("Contents", ())]
+            names += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
+            if until and max(names, default="") > until:
                 break
         # An object that is named like the directory itself, "", is what some consoles make.
-        return between(found, after, until)
+        return between(names, after, until)
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store. One call for each thousand names."""
@@ -142,10 +142,10 @@ class S3Store:
         while True:
             tries -= 1
             try:
-                found = self._client.get_object(ChecksumMode="ENABLED", **self._where(name))
-                with found["Body"] as body:
-                    if found["ContentLength"] > most:
-                        raise too_large(name, found["ContentLength"], most, NotAnObject)
+                response = self._client.get_object(ChecksumMode="ENABLED", **self._where(name))
+                with response["Body"] as body:
+                    if response["ContentLength"] > most:
+                        raise too_large(name, response["ContentLength"], most, NotAnObject)
                     return bytes(body.read())
             except NotAnObject:
                 raise
@@ -166,13 +166,13 @@ class S3Store:
 
     def create(self, name: str, data: bytes) -> None:
         """See Store. 409 means that another conditional write was under way: it is asked again who won."""
-        for attempt in range(_CONFLICT_TRIES):
+        for try_number in range(_CONFLICT_TRIES):
             try:
                 self._client.put_object(Body=data, IfNoneMatch="*", ChecksumAlgorithm="CRC32", **self._where(name))
                 return
             except Exception as err:
-                if code_of(err) == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_TRIES:
-                    time.sleep(_CONFLICT_PAUSES.pause(attempt + 1))
+                if code_of(err) == "ConditionalRequestConflict" and try_number + 1 < _CONFLICT_TRIES:
+                    time.sleep(_CONFLICT_PAUSES.pause(try_number + 1))
                     continue
                 # The answer to a first try may have been lost; then the object that is in the way is ours.
                 lost = code_of(err) == "PreconditionFailed" and retried(err)
@@ -221,13 +221,13 @@ class S3Store:
         # One call less for a single one; and XML has no words for control characters, which a prefix may have.
         if len(keys) == 1 or not self._delete or not all(key.isprintable() for key in keys):
             return list(keys.values())
-        asked = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
-            answer = self._client.delete_objects(Bucket=self._bucket, Delete=asked, ChecksumAlgorithm="CRC32")
+            response = self._client.delete_objects(Bucket=self._bucket, Delete=request, ChecksumAlgorithm="CRC32")
         except Exception:
             # Refused, or a service without that call: one by one it says what is wrong, if anything is.
             return list(keys.values())
-        return [keys[one["Key"]] for one in answer.get("Errors", ()) if one.get("Key") in keys]
+        return [keys[error["Key"]] for error in response.get("Errors", ()) if error.get("Key") in keys]
 
 
 def connect(url: str) -> S3Store:

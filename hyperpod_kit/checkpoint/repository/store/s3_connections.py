@@ -21,7 +21,7 @@ _KEPT = 32
 """Idle connections."""
 
 
-UNKNOWN = 1 << 62
+UNKNOWN_LENGTH = 1 << 62
 """Bytes that are left of an answer that does not say."""
 
 
@@ -33,54 +33,56 @@ class S3Timeout(OSError):
     """Nothing came for longer than S3 needs."""
 
 
-class AnswerBody:
+class ResponseBody:
     """The body of an answer. All of it read, its connection serves the next request; else that is closed.
 
-    `left`: bytes that are still to come.
+    `remaining`: bytes that are still to come.
     """
 
-    def __init__(self, pool: Connections, place: Tuple[str, str], connection: Any, answer: Any, left: int) -> None:
-        self._pool, self._place, self._connection, self._answer = pool, place, connection, answer
-        self.left = left
+    def __init__(
+        self, pool: Connections, origin: Tuple[str, str], connection: Any, response: Any, remaining: int
+    ) -> None:
+        self._pool, self._origin, self._connection, self._response = pool, origin, connection, response
+        self.remaining = remaining
         self._crc: Optional[int] = None
-        self._wanted = ""
+        self._expected_crc = ""
 
     def expect(self, crc32: str) -> None:
         """The CRC-32 of all of it, as S3's headers have it; of an object that came in parts ("…-3") nobody has one."""
         if crc32 and "-" not in crc32:
-            self._crc, self._wanted = 0, crc32
+            self._crc, self._expected_crc = 0, crc32
 
     def read(self, most: int = -1) -> bytes:
         """The next bytes, as many as `most` unless fewer are left; b"" at the end. Raises OSError."""
-        if self._answer.chunked:
+        if self._response.chunked:
             return self._chunked(most)
-        want = self.left if most < 0 else min(most, self.left)
-        if not want:
+        count = self.remaining if most < 0 else min(most, self.remaining)
+        if not count:
             return b""
         try:
-            data: bytes = self._answer.read(want)
+            data: bytes = self._response.read(count)
         except (socket.timeout, TimeoutError) as err:
-            raise S3Timeout(f"no byte for {self._connection.timeout:g} s, {self.left} were still to come") from err
+            raise S3Timeout(f"no byte for {self._connection.timeout:g} s, {self.remaining} were still to come") from err
         except http.client.HTTPException as err:
-            raise S3Broken(f"{type(err).__name__} with {self.left} bytes still to come") from None
-        if len(data) < want:
-            raise S3Broken(f"the connection ended with {self.left - len(data)} bytes still to come")
-        self.left -= len(data)
+            raise S3Broken(f"{type(err).__name__} with {self.remaining} bytes still to come") from None
+        if len(data) < count:
+            raise S3Broken(f"the connection ended with {self.remaining - len(data)} bytes still to come")
+        self.remaining -= len(data)
         if self._crc is not None:
             self._crc = binascii.crc32(data, self._crc)
-            if not self.left and base64.b64encode(self._crc.to_bytes(4, "big")).decode() != self._wanted:
-                raise S3Broken(f"its CRC-32 is not {self._wanted}, which the service has of it")
+            if not self.remaining and base64.b64encode(self._crc.to_bytes(4, "big")).decode() != self._expected_crc:
+                raise S3Broken(f"its CRC-32 is not {self._expected_crc}, which the service has of it")
         return data
 
     def _chunked(self, most: int) -> bytes:
         """Of an answer whose end shows by itself: S3 sends listings and the end of uploads so."""
         try:
-            data: bytes = self._answer.read(most if most >= 0 else None)  # all of them, or the end has come
+            data: bytes = self._response.read(most if most >= 0 else None)  # all of them, or the end has come
         except (socket.timeout, TimeoutError) as err:
             raise S3Timeout(f"no byte for {self._connection.timeout:g} s") from err
         except http.client.HTTPException as err:
             raise S3Broken(f"{type(err).__name__}: {err}") from None
-        self.left = 0 if self._answer.isclosed() else self.left
+        self.remaining = 0 if self._response.isclosed() else self.remaining
         return data
 
     def close(self) -> None:
@@ -88,13 +90,13 @@ class AnswerBody:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self.left or self._answer.will_close:
+        if self.remaining or self._response.will_close:
             connection.close()
         else:
-            self._answer.close()
-            self._pool.give_back(self._place, connection)
+            self._response.close()
+            self._pool.give_back(self._origin, connection)
 
-    def __enter__(self) -> AnswerBody:
+    def __enter__(self) -> ResponseBody:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -113,62 +115,62 @@ class Connections:
 
     def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: Optional[bytes]
-    ) -> Tuple[int, Dict[str, str], AnswerBody]:
+    ) -> Tuple[int, Dict[str, str], ResponseBody]:
         """(status, headers in lower case, the body). Raises OSError."""
         parts = urlsplit(url)
-        place = (parts.scheme, parts.netloc)
-        connection = self._take(place)
+        origin = (parts.scheme, parts.netloc)
+        connection = self._take(origin)
         try:
             target = parts.path + (f"?{parts.query}" if parts.query else "")
             connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
             for name, value in headers.items():
                 connection.putheader(name, value)
             connection.endheaders(body or None)
-            answer = connection.getresponse()
-            told = {name.lower(): value for name, value in answer.getheaders()}
-            length = self._length(method, answer)
+            response = connection.getresponse()
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            length = self._length(method, response)
         except BaseException as err:
             connection.close()
-            self._drop(place)
+            self._drop(origin)
             if isinstance(err, (socket.timeout, TimeoutError)):
                 raise S3Timeout(f"no answer from {parts.netloc} within {connection.timeout:g} s") from None
             if isinstance(err, http.client.HTTPException):
                 raise S3Broken(f"{type(err).__name__}: {err}") from None
             raise
-        return answer.status, told, AnswerBody(self, place, connection, answer, length)
+        return response.status, response_headers, ResponseBody(self, origin, connection, response, length)
 
-    def give_back(self, place: Tuple[str, str], connection: Any) -> None:
+    def give_back(self, origin: Tuple[str, str], connection: Any) -> None:
         """For the next request."""
         with self._lock:
-            idle = self._idle.setdefault(place, [])
+            idle = self._idle.setdefault(origin, [])
             if len(idle) < _KEPT and self._pid == os.getpid():
                 return idle.append(connection)
         connection.close()
 
-    def _take(self, place: Tuple[str, str]) -> Any:
+    def _take(self, origin: Tuple[str, str]) -> Any:
         with self._lock:
             if self._pid != os.getpid():
                 # A child of fork(2) must not speak on its parent's connections.
                 self._pid, self._idle = os.getpid(), {}
-            idle = self._idle.get(place)
+            idle = self._idle.get(origin)
             if idle:
                 return idle.pop()
-        scheme, netloc = place
+        scheme, netloc = origin
         if scheme != "https":
-            made: Any = http.client.HTTPConnection(netloc, timeout=_CONNECT)
+            connection: Any = http.client.HTTPConnection(netloc, timeout=_CONNECT)
         else:
-            made = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._tls())
-        made.connect()
-        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        made.timeout = self._silence
-        made.sock.settimeout(self._silence)
-        return made
+            connection = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._tls())
+        connection.connect()
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.timeout = self._silence
+        connection.sock.settimeout(self._silence)
+        return connection
 
-    def _drop(self, place: Tuple[str, str]) -> None:
+    def _drop(self, origin: Tuple[str, str]) -> None:
         """Where one was dead, others are too."""
         with self._lock:
-            idle = self._idle.pop(place, [])
+            idle = self._idle.pop(origin, [])
         for connection in idle:
             connection.close()
 
@@ -180,12 +182,12 @@ class Connections:
         return self._context
 
     @staticmethod
-    def _length(method: str, answer: Any) -> int:
+    def _length(method: str, response: Any) -> int:
         """Bytes of the body. Raises S3Broken when nobody says: an answer that ends early must be seen."""
-        if method == "HEAD" or answer.status in (204, 304):
+        if method == "HEAD" or response.status in (204, 304):
             return 0
-        if answer.length is not None:
-            return int(answer.length)
-        if answer.chunked:
-            return UNKNOWN
+        if response.length is not None:
+            return int(response.length)
+        if response.chunked:
+            return UNKNOWN_LENGTH
         raise S3Broken("an answer without a length")

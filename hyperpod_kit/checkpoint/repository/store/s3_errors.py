@@ -26,14 +26,14 @@ _ERRNO = {
 
 def code_of(err: BaseException) -> str:
     """The service's error code; "" when the service did not answer."""
-    answer = getattr(err, "response", None)
-    return str(answer.get("Error", {}).get("Code", "")) if isinstance(answer, dict) else ""
+    response = getattr(err, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def retried(err: BaseException) -> bool:
     """Whether this was not the first time that the request was sent."""
-    answer = getattr(err, "response", None)
-    return isinstance(answer, dict) and int(answer.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
+    response = getattr(err, "response", None)
+    return isinstance(response, dict) and int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0)) > 0
 
 
 def failed(err: BaseException, url: str, verb: str = "read") -> OSError:
@@ -41,9 +41,9 @@ def failed(err: BaseException, url: str, verb: str = "read") -> OSError:
 
     `verb`: what could not be done to `url`: read, written, deleted.
     """
-    found = err if isinstance(err, OSError) and err.filename is not None else _as_os_error(err, url)
-    found.__dict__.setdefault("verb", verb)
-    return found
+    error = err if isinstance(err, OSError) and err.filename is not None else _as_os_error(err, url)
+    error.__dict__.setdefault("verb", verb)
+    return error
 
 
 def _as_os_error(err: BaseException, url: str) -> OSError:

@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
 from urllib.parse import quote, unquote_plus
 from xml.sax.saxutils import escape
 
-from hyperpod_kit.checkpoint.repository.store.s3_connections import AnswerBody, Connections, S3Broken
+from hyperpod_kit.checkpoint.repository.store.s3_connections import Connections, ResponseBody, S3Broken
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.signing import chain
 from hyperpod_kit.signing.request import PAYLOAD, sign
@@ -29,13 +29,19 @@ TRIES = 5
 PAUSES = BackOff(0.2, 5.0)
 """Times that a request is sent at most, and the seconds between them: as boto3's standard mode has it."""
 
-LARGEST_ANSWER = 8 << 20
+MAX_RESPONSE_BYTES = 8 << 20
 """Bytes of an answer that is no object: a listing of 1,000 names of 1,024 bytes, each of them escaped, is smaller."""
 
-AGAIN = (429, 500, 502, 503, 504)
+RETRY_STATUSES = (429, 500, 502, 503, 504)
 """Statuses after which the same request may work."""
 
-STALE = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidAccessKeyId", "TokenRefreshRequired")
+STALE_CREDENTIAL_CODES = (
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "InvalidAccessKeyId",
+    "TokenRefreshRequired",
+)
 """Codes after which newer credentials may work."""
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -52,12 +58,12 @@ class S3Refused(Exception):
         }
 
 
-class S3Answer(NamedTuple):
+class S3Response(NamedTuple):
     """`headers` in lower case; `data`: the body, whole, unless it is an object's: that is read by who asked."""
 
     status: int
     headers: Dict[str, str]
-    body: AnswerBody
+    body: ResponseBody
     data: bytes
 
 
@@ -80,8 +86,8 @@ class S3HttpClient:
 
     def head_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
         """Size and ETag."""
-        answer = self._ask("HeadObject", "HEAD", Bucket, Key)
-        return {"ContentLength": int(answer.headers["content-length"]), "ETag": answer.headers["etag"]}
+        response = self._request("HeadObject", "HEAD", Bucket, Key)
+        return {"ContentLength": int(response.headers["content-length"]), "ETag": response.headers["etag"]}
 
     def get_object(
         self, Bucket: str, Key: str, Range: str = "", IfMatch: str = "", ChecksumMode: str = ""
@@ -91,10 +97,10 @@ class S3HttpClient:
         headers = {name: value for name, value in (("range", Range), ("if-match", IfMatch)) if value}
         if ChecksumMode:
             headers["x-amz-checksum-mode"] = ChecksumMode
-        answer = self._ask("GetObject", "GET", Bucket, Key, headers=headers, stream=True)
+        response = self._request("GetObject", "GET", Bucket, Key, headers=headers, stream=True)
         if not Range:
-            answer.body.expect(answer.headers.get("x-amz-checksum-crc32", ""))
-        return {"Body": answer.body, "ContentLength": answer.body.left}
+            response.body.expect(response.headers.get("x-amz-checksum-crc32", ""))
+        return {"Body": response.body, "ContentLength": response.body.remaining}
 
     def list_objects_v2(
         self, Bucket: str, Prefix: str = "", Delimiter: str = "", StartAfter: str = "", ContinuationToken: str = ""
@@ -105,8 +111,8 @@ class S3HttpClient:
             query["continuation-token"] = ContinuationToken
         elif StartAfter:
             query["start-after"] = StartAfter
-        page = _document(self._ask("ListObjectsV2", "GET", Bucket, "", query).data)
-        found: Dict[str, Any] = {
+        page = _document(self._request("ListObjectsV2", "GET", Bucket, "", query).data)
+        listing: Dict[str, Any] = {
             "Contents": [
                 {"Key": _name(item, "Key"), "Size": _size(item.findtext("Size") or "0")}
                 for item in page.iter("Contents")
@@ -114,23 +120,23 @@ class S3HttpClient:
             "CommonPrefixes": [{"Prefix": _name(item, "Prefix")} for item in page.iter("CommonPrefixes")],
             "IsTruncated": page.findtext("IsTruncated") == "true",
         }
-        if found["IsTruncated"]:
-            found["NextContinuationToken"] = page.findtext("NextContinuationToken") or ""
-            if not found["NextContinuationToken"]:
+        if listing["IsTruncated"]:
+            listing["NextContinuationToken"] = page.findtext("NextContinuationToken") or ""
+            if not listing["NextContinuationToken"]:
                 raise S3Broken("a listing that goes on and does not say where")
-        return found
+        return listing
 
     def put_object(
         self, Bucket: str, Key: str, Body: Union[bytes, bytearray], IfNoneMatch: str = "", ChecksumAlgorithm: str = ""
     ) -> Dict[str, Any]:
         """A small object, whole."""
         headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
-        answer = self._ask("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
-        return {"ETag": answer.headers.get("etag", "")}
+        response = self._request("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
+        return {"ETag": response.headers.get("etag", "")}
 
     def delete_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
         """What is not there is fine."""
-        self._ask("DeleteObject", "DELETE", Bucket, Key)
+        self._request("DeleteObject", "DELETE", Bucket, Key)
         return {}
 
     def delete_objects(self, Bucket: str, Delete: Mapping[str, Any], ChecksumAlgorithm: str = "") -> Dict[str, Any]:
@@ -138,23 +144,23 @@ class S3HttpClient:
         names = "".join(f"<Object><Key>{escape(item['Key'])}</Key></Object>" for item in Delete["Objects"])
         body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{names}</Delete>').encode()
         headers = {"x-amz-checksum-crc32": _crc32(body), "content-type": "application/xml"}
-        answer = self._ask("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
-        found = _document(answer.data).iter("Error")
-        return {"Errors": [{"Key": item.findtext("Key") or "", "Code": item.findtext("Code") or ""} for item in found]}
+        response = self._request("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
+        errors = _document(response.data).iter("Error")
+        return {"Errors": [{"Key": item.findtext("Key") or "", "Code": item.findtext("Code") or ""} for item in errors]}
 
     def create_multipart_upload(self, Bucket: str, Key: str, ChecksumAlgorithm: str = "") -> Dict[str, Any]:
         """`UploadId`."""
         headers = {"x-amz-checksum-algorithm": ChecksumAlgorithm} if ChecksumAlgorithm else {}
-        answer = self._ask("CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b"")
-        return {"UploadId": _document(answer.data).findtext("UploadId") or ""}
+        response = self._request("CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b"")
+        return {"UploadId": _document(response.data).findtext("UploadId") or ""}
 
     def upload_part(
         self, Bucket: str, Key: str, PartNumber: int, UploadId: str, Body: bytes, ChecksumAlgorithm: str = ""
     ) -> Dict[str, Any]:
         """`ETag`, and the CRC-32 that the service has checked."""
         query = {"partNumber": str(PartNumber), "uploadId": UploadId}
-        answer = self._ask("UploadPart", "PUT", Bucket, Key, query, {}, Body)
-        return {"ETag": answer.headers["etag"], "ChecksumCRC32": _crc32(Body)}
+        response = self._request("UploadPart", "PUT", Bucket, Key, query, {}, Body)
+        return {"ETag": response.headers["etag"], "ChecksumCRC32": _crc32(Body)}
 
     def complete_multipart_upload(
         self, Bucket: str, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], IfNoneMatch: str = ""
@@ -170,18 +176,18 @@ class S3HttpClient:
         ).encode()
         headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
         operation = "CompleteMultipartUpload"
-        answer = self._ask(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
-        document = _document(answer.data)
+        response = self._request(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
+        document = _document(response.data)
         if document.tag == "Error":
             raise S3Refused(operation, document.findtext("Code") or "", document.findtext("Message") or "", 200, 0)
         return {}
 
     def abort_multipart_upload(self, Bucket: str, Key: str, UploadId: str) -> Dict[str, Any]:
         """Give back what was sent."""
-        self._ask("AbortMultipartUpload", "DELETE", Bucket, Key, {"uploadId": UploadId})
+        self._request("AbortMultipartUpload", "DELETE", Bucket, Key, {"uploadId": UploadId})
         return {}
 
-    def _ask(
+    def _request(
         self,
         operation: str,
         method: str,
@@ -191,7 +197,7 @@ class S3HttpClient:
         headers: Optional[Mapping[str, str]] = None,
         body: Optional[bytes] = None,
         stream: bool = False,
-    ) -> S3Answer:
+    ) -> S3Response:
         """A successful answer, whose body is still to be read with `stream`; tried again while that can help."""
         full = dict(headers or {})
         if body is not None:
@@ -205,27 +211,29 @@ class S3HttpClient:
             last = number + 1 == self._tries
             region, code, message = "", "", ""
             try:
-                answer = self._send(method, bucket, key, query or {}, full, body, stream)
-                if 200 <= answer.status < 300:
-                    return answer
-                region = answer.headers.get("x-amz-bucket-region", "")
-                code, message = _refusal(answer)
+                response = self._send(method, bucket, key, query or {}, full, body, stream)
+                if 200 <= response.status < 300:
+                    return response
+                region = response.headers.get("x-amz-bucket-region", "")
+                code, message = _parse_refusal(response)
             except PermissionError:
                 raise
             except OSError:
                 if last:
                     raise
                 continue
-            if region and region != self._regions.get(bucket, self._region) and answer.status in (301, 400):
+            if region and region != self._regions.get(bucket, self._region) and response.status in (301, 400):
                 self._regions[bucket] = region
                 continue
-            if code in STALE and not renewed:
+            if code in STALE_CREDENTIAL_CODES and not renewed:
                 self._chain.forget()
                 renewed = True
                 continue
-            if last or not (answer.status in AGAIN or code in ("RequestTimeout", "SlowDown", "InternalError")):
-                raise S3Refused(operation, code, message, answer.status, number)
-        raise S3Refused(operation, code, message, answer.status, number)
+            if last or not (
+                response.status in RETRY_STATUSES or code in ("RequestTimeout", "SlowDown", "InternalError")
+            ):
+                raise S3Refused(operation, code, message, response.status, number)
+        raise S3Refused(operation, code, message, response.status, number)
 
     def _send(
         self,
@@ -236,20 +244,20 @@ class S3HttpClient:
         headers: Mapping[str, str],
         body: Optional[bytes],
         stream: bool,
-    ) -> S3Answer:
+    ) -> S3Response:
         """One request, one answer. Raises PermissionError without credentials, OSError, HTTPException."""
         region = self._regions.get(bucket, self._region) or "us-east-1"
         url = self._url(bucket, key, region, query)
         payload = UNSIGNED if url.startswith("https:") and body else hashlib.sha256(body or b"").hexdigest()
         full = sign(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
-        status, told, answer = self._connections.exchange(method, url, full, body)
+        status, response_headers, response_body = self._connections.exchange(method, url, full, body)
         if stream and status < 300:
-            return S3Answer(status, told, answer, b"")
-        with answer:
-            data = answer.read(LARGEST_ANSWER)
-            if answer.left and answer.read(1):
-                raise S3Broken(f"an answer of more than {LARGEST_ANSWER} bytes")
-        return S3Answer(status, told, answer, data)
+            return S3Response(status, response_headers, response_body, b"")
+        with response_body:
+            data = response_body.read(MAX_RESPONSE_BYTES)
+            if response_body.remaining and response_body.read(1):
+                raise S3Broken(f"an answer of more than {MAX_RESPONSE_BYTES} bytes")
+        return S3Response(status, response_headers, response_body, data)
 
     def _url(self, bucket: str, key: str, region: str, query: Mapping[str, str]) -> str:
         """Virtual-hosted, as AWS wants it; by path at an endpoint of one's own, and for a name that no certificate of
@@ -260,8 +268,8 @@ class S3HttpClient:
         else:
             domain = f"s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
             base = f"https://{domain}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{domain}/{path}"
-        words = "&".join(f"{quote(name, safe='-_.~')}={quote(query[name], safe='-_.~')}" for name in sorted(query))
-        return f"{base}?{words}" if words else base
+        query_text = "&".join(f"{quote(name, safe='-_.~')}={quote(query[name], safe='-_.~')}" for name in sorted(query))
+        return f"{base}?{query_text}" if query_text else base
 
 
 def _crc32(body: bytes) -> str:
@@ -269,13 +277,13 @@ def _crc32(body: bytes) -> str:
     return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
 
 
-def _refusal(answer: S3Answer) -> Tuple[str, str]:
+def _parse_refusal(response: S3Response) -> Tuple[str, str]:
     """(code, message); an answer to HEAD has no body, so its status is its code."""
     try:
-        found = _document(answer.data)
-        return found.findtext("Code") or str(answer.status), found.findtext("Message") or ""
+        document = _document(response.data)
+        return document.findtext("Code") or str(response.status), document.findtext("Message") or ""
     except S3Broken:
-        return str(answer.status), http.client.responses.get(answer.status, "")
+        return str(response.status), http.client.responses.get(response.status, "")
 
 
 def _document(data: bytes) -> ElementTree.Element:
@@ -293,10 +301,10 @@ def _document(data: bytes) -> ElementTree.Element:
 
 def _size(text: str) -> int:
     """Raises S3Broken."""
-    found = parse.count(text)
-    if found is None:
+    size = parse.count(text)
+    if size is None:
         raise S3Broken(f"an object of {clean(text)[:40]!r} bytes")
-    return found
+    return size
 
 
 def _name(item: ElementTree.Element, tag: str) -> str:

@@ -24,7 +24,7 @@ class _UploadPart:
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
-        self.got = 0
+        self.received = 0
 
 
 class S3Writer:
@@ -50,17 +50,17 @@ class S3Writer:
         at = 0
         while at < len(view):
             number, inside = divmod(offset + at, self._part)
-            whole = min(self._part, self._size - number * self._part)
-            piece = view[at : at + whole - inside]
+            part_bytes = min(self._part, self._size - number * self._part)
+            piece = view[at : at + part_bytes - inside]
             at += len(piece)
-            if len(piece) == whole:
+            if len(piece) == part_bytes:
                 self._send(number, bytes(piece))
                 continue
             with self._lock:
-                part = self._open.setdefault(number, _UploadPart(whole))
+                part = self._open.setdefault(number, _UploadPart(part_bytes))
                 part.data[inside : inside + len(piece)] = piece
-                part.got += len(piece)
-                if part.got < whole:
+                part.received += len(piece)
+                if part.received < part_bytes:
                     continue
                 del self._open[number]
             self._send(number, bytes(part.data))
@@ -114,11 +114,11 @@ class S3Writer:
             call()
         except Exception as err:
             # The first answer may have been lost: then the upload is gone, or our own object is in the way.
-            if retried(err) and code_of(err) in ("NoSuchUpload", "PreconditionFailed") and self._is_there():
+            if retried(err) and code_of(err) in ("NoSuchUpload", "PreconditionFailed") and self._exists():
                 return
             raise failed(err, self._url, "written") from None
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         """An object of this size under a name that only this writer uses (attempt, rank)."""
         try:
             return int(self._client.head_object(**self._where)["ContentLength"]) == self._size

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.agent import shm_paths
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.storage.bench.replay import launch, rank
 from hyperpod_kit.storage.bench.replay.replaying import WRITERS
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
-    with launch.RankLauncher(args.dir, places.base(), _PRELOAD) as launcher:
+    with launch.RankLauncher(args.dir, shm_paths.base(), _PRELOAD) as launcher:
         try:
             directory, phase = launcher.make_directory("replay"), f"replay-{args.writer}"
             result, *_ = launcher.run_ranks(

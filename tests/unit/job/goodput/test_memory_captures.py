@@ -10,7 +10,7 @@ from typing import Dict
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import capture_age, control_page, places, shm_slots
+from hyperpod_kit.checkpoint.agent import capture_age, control_page, shm_paths, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.job.goodput import memory_captures, time_rows
@@ -35,10 +35,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def capture(
     folder: Path, slot: int, step: int, *, root: str = "/fsx/ckpt", job: str = "7", rank: int = 0, seq: int = 1
 ) -> shm_slots.Slot:
-    name = shm_slots.SlotName(places.node_uid(), shm_slots.run_hash(root), rank, slot)
+    name = shm_slots.SlotName(shm_paths.node_uid(), shm_slots.run_hash(root), rank, slot)
     made = shm_slots.create(str(folder), name, 64)
     origin = CaptureOrigin(rank=rank, root=root, job={"slurm_job_id": job})
-    made.put(Page(SlotState.WRITING, origin, epoch=1, seq=seq, step=step))
+    made.write_page(Page(SlotState.WRITING, origin, epoch=1, seq=seq, step=step))
     return made
 
 
@@ -46,39 +46,39 @@ def test_the_newest_whole_capture_of_the_job_is_read(folder: Path) -> None:
     assert newest(ENV, NOW) is None
     older, newer = capture(folder, 0, 40, seq=4), capture(folder, 1, 50, seq=5)
     assert newest(ENV, NOW) is None, "a capture in the making can restore nothing"
-    older.move(SlotState.CAPTURED)
+    older.transition(SlotState.CAPTURED)
     assert newest(ENV, NOW) == MemoryCapture(40, None, False)
-    newer.move(SlotState.CAPTURED)
+    newer.transition(SlotState.CAPTURED)
     newer.seal("0" * 32)
     sealed = newest(ENV, NOW)
     assert sealed is not None and sealed.step == 50 and sealed.at is not None and sealed.at <= NOW
-    newer.move(SlotState.SEALED, durable=True)
+    newer.transition(SlotState.SEALED, durable=True)
     durable = newest(ENV, NOW)
     assert durable is not None and durable.step == 50 and durable.on_storage
-    newer.move(SlotState.FREE)
+    newer.transition(SlotState.FREE)
     assert newest(ENV, NOW) == MemoryCapture(40, None, False)
 
 
 def test_captures_of_other_jobs_and_of_other_ranks_say_nothing(folder: Path) -> None:
     for slot, changes in enumerate(({"root": "/fsx/other", "job": "8"}, {"rank": 1})):
-        capture(folder, slot, 60, **changes).move(SlotState.CAPTURED)  # type: ignore[arg-type]
+        capture(folder, slot, 60, **changes).transition(SlotState.CAPTURED)  # type: ignore[arg-type]
     assert newest(ENV, NOW) is None
-    capture(folder, 2, 30, job="6").move(SlotState.CAPTURED)
+    capture(folder, 2, 30, job="6").transition(SlotState.CAPTURED)
     assert newest(ENV, NOW) == MemoryCapture(30, None, False), "left by an earlier job on the same root"
-    capture(folder, 3, 31, root="/fsx/linked", seq=2).move(SlotState.CAPTURED)
+    capture(folder, 3, 31, root="/fsx/linked", seq=2).transition(SlotState.CAPTURED)
     assert newest(ENV, NOW) == MemoryCapture(31, None, False), "of this job, whatever its script calls the root"
 
 
 def test_what_cannot_be_read_is_unknown_and_costs_only_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, damaged = capture(folder, 0, 40), capture(folder, 1, 50, seq=2)
     for slot in (whole, damaged):
-        slot.move(SlotState.CAPTURED)
+        slot.transition(SlotState.CAPTURED)
     (folder / damaged.name.file("ctl")).write_bytes(b"x" * control_page.PAGE)
     assert newest(ENV, NOW) == MemoryCapture(40, None, False)
     page = whole.page
     assert page is not None
     undated = replace(page, origin=replace(page.origin, job={**page.origin.job, control_page.SEALED_AT: "odd"}))
-    whole.put(undated)
+    whole.write_page(undated)
     assert capture_age.is_dated(undated) and newest(ENV, NOW) == MemoryCapture(40, None, False)
     (folder / whole.name.file("ctl")).unlink()
     os.mkfifo(folder / whole.name.file("ctl"))
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_unknown_and_costs_only_itself(folder: Path, monk
 
 
 def test_rank_0_writes_it_into_its_rows(folder: Path, tmp_path: Path) -> None:
-    capture(folder, 0, 40).move(SlotState.CAPTURED)
+    capture(folder, 0, 40).transition(SlotState.CAPTURED)
     memory, measured = RankProgress(), RankTime("1.0", "n1", 1000.0)
     log = TimeLog(
         str(tmp_path), "7.0.0", memory, measured, rank=0, captured=lambda now: memory_captures.newest(ENV, NOW)

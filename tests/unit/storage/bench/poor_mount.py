@@ -38,10 +38,10 @@ def poor_mount(path: Path) -> Iterator[Path]:
 
 
 def main(directory: str, target: str) -> None:
-    from hyperpod_kit.rehearsal.standins.fuse import wire
-    from hyperpod_kit.rehearsal.standins.fuse.session import MS_NOATIME, FuseSession, Handler, mount
-    from hyperpod_kit.rehearsal.standins.fuse.wire import FuseRequest, Payload
-    from hyperpod_kit.rehearsal.standins.passthrough.filesystem import PassThrough
+    from hyperpod_rehearsal.standins.fuse import wire
+    from hyperpod_rehearsal.standins.fuse.session import MS_NOATIME, FuseSession, Handler, mount
+    from hyperpod_rehearsal.standins.fuse.wire import FuseRequest, Payload
+    from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
 
     def refused(request: FuseRequest) -> Payload:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))

@@ -75,7 +75,7 @@ def test_what_goes_is_whole_elsewhere_and_can_be_restored(place: Path, capsys: p
     assert "3 checkpoints have gone" in capsys.readouterr().out
     assert valid(place / "run") == set(names[3:]) and valid(target(place)) == set(names[:3])
     assert selection.newest_valid(str(target(place))).attempt == names[2]
-    assert identity.of_root(str(target(place))) == SMALL_RUN
+    assert identity.find_identity(str(target(place))) == SMALL_RUN
     assert run(words) == 0 and valid(target(place)) == set(names[:3])
 
 
@@ -195,7 +195,7 @@ def test_the_lease_of_a_move_is_short_and_renewed_for_as_long_as_it_takes(
 
         until(renewed, what="third lease of one move")
         # A lease that a busy machine renewed too late is taken again.
-        until(lambda: lease.held(store) == {name}, what="a lease in force")
+        until(lambda: lease.leased_checkpoints(store) == {name}, what="a lease in force")
         ends = [int(lease._NAME.fullmatch(one).group(2)) for one in seen]  # type: ignore[union-attr]
         assert max(ends) <= time.time() + 0.6 + 2
     assert list((place / "run" / "leases").glob("*")) == []

@@ -17,12 +17,12 @@ from hyperpod_kit.checkpoint.repository import catalog, identity, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.rehearsal.keys import Key
-from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.storage.tier import migrate as migration
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.untrusted import owner
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 from tests.unit.checkpoint.test_store_s3 import environment
 from tests.unit.storage.tier.test_tier import PLACES, PROGRAM, valid
@@ -65,7 +65,7 @@ def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuc
         assert run(words) == 0
         assert valid(place / "run") == {names[2]} and there() == set(names[:2])
     assert selection.newest_valid(TARGET).attempt == names[1]
-    assert identity.of_root(TARGET) == SMALL_RUN
+    assert identity.find_identity(TARGET) == SMALL_RUN
 
 
 def test_an_object_that_is_not_what_was_saved_stays_where_it_was(

@@ -1,0 +1,207 @@
+"""extra.json: what the ranks have in common of their trees, what each has besides, and where its own part lies.
+
+Rank 0's tree is the one that is shared. What is each rank's own (random generators, `extra`, a loader) lies in its
+shard; here is only where (see repository/rank_extra_state).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.agent import name_coverage, replicas
+from hyperpod_kit.checkpoint.agent.shard_report import Parts
+from hyperpod_kit.checkpoint.repository import layout, non_tensor_state, rank_extra_state, sealed_text
+from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import clean
+
+RECORDS = "records"
+"""Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
+
+TYPED = "3"
+"""Its text where readers of builds before 0.1.0 do not know all of them."""
+
+
+def encode(
+    trees: Mapping[int, Parts],
+    rank_states: Mapping[int, Optional[RankStateLocation]],
+    *,
+    stages: bool,
+    checkpoint_key: Tuple[int, int, int] = (0, 0, 0),
+    typed: bool = False,
+) -> bytes:
+    """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
+
+    `checkpoint_key`: (epoch, seq, step) that it is of. `rank_states`: where the rest of a rank's tree lies, None where
+    its parts are all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has
+    it is said so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records,
+    although no tree says so.
+    """
+    by_rank = [
+        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, name_coverage.SHARED_NAMES)}
+        for rank in sorted(trees)
+    ]
+    shared = by_rank[0]
+    ranks = [{key: text for key, text in parts.items() if shared.get(key) != text} for parts in by_rank]
+    locations = [rank_states.get(rank) for rank in sorted(trees)]
+    form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
+    if any(location is not None for location in locations):
+        form = layout.EXTRA_FORMAT_OF_SHARDS
+        in_shards = f',"own":{json.dumps(locations, separators=(",", ":"))}'
+    else:
+        in_shards = ""
+    if typed or any(parts.get(RECORDS) == TYPED for parts in by_rank):
+        form = layout.EXTRA_FORMAT_OF_TYPED_RECORDS
+    like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
+    # Not sorted: dicts come back in the order in which they were saved.
+    return sealed_text.seal(
+        f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards},'
+        f'"attempt":{json.dumps(checkpoint_key, separators=(",", ":"))}}}'
+    )
+
+
+def _object(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items()) + "}"
+
+
+def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
+    """Take out of each rank what an earlier one has too; that rank by key."""
+    first: Dict[Tuple[str, str], int] = {}
+    like: List[Dict[str, int]] = []
+    for rank, rank_parts in enumerate(ranks):
+        like.append({})
+        for key in list(rank_parts):
+            first_rank = first.setdefault((key, rank_parts[key]), rank)
+            if first_rank != rank:
+                like[rank][key] = first_rank
+                del rank_parts[key]
+    return like
+
+
+def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
+    """The tree that `rank` saved, less what lies in its shard; rank 0's for a rank that the saving run did not have.
+    Raises CheckpointError."""
+    return _tree_in(_body(extra), rank)
+
+
+def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str, Any]:
+    """All of it, verified. Raises DigestMismatch, CheckpointError, OSError."""
+    body = _body(extra)
+    location = _parse_locations(body)[rank] if rank < len(body["ranks"]) else None
+    return {
+        **_tree_in(body, rank),
+        **(rank_extra_state.read(store, checkpoint_id, rank, location) if location is not None else {}),
+    }
+
+
+def _body(extra: bytes) -> Dict[str, Any]:
+    """The document, of which every part has its type: whoever may write to a root may have written any other. Raises
+    CheckpointError."""
+    try:
+        body = parse.json_object(extra, len(extra))
+    except ValueError as err:
+        raise CheckpointError(f"{layout.EXTRA_FILE} is damaged: {err}") from None
+    formats = (
+        layout.EXTRA_FORMAT,
+        layout.EXTRA_FORMAT_OF_STAGES,
+        layout.EXTRA_FORMAT_OF_SHARDS,
+        layout.EXTRA_FORMAT_OF_TYPED_RECORDS,
+    )
+    if body.get("format") not in formats:
+        raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean(body.get('format'))}")
+    if not isinstance(body.get("shared"), dict) or not _are_objects(body.get("ranks")):
+        raise CheckpointError(f"{layout.EXTRA_FILE} has no trees of ranks")
+    if "like" in body and not _is_like(body["like"], body["ranks"]):
+        raise CheckpointError(f"{layout.EXTRA_FILE} names trees of ranks that it does not have")
+    return body
+
+
+def _are_objects(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+
+
+def _is_like(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it says, for each rank, which other rank has a part of its tree."""
+    if not _are_objects(like) or len(like) != len(ranks):
+        return False
+    pairs = [pair for parts in like for pair in parts.items()]
+    return all(type(rank) is int and 0 <= rank < len(ranks) and key in ranks[rank] for key, rank in pairs)
+
+
+def _parse_locations(body: Mapping[str, Any]) -> List[Optional[RankStateLocation]]:
+    """Where each rank's own tree lies; None where its parts are all there are. Raises CheckpointError."""
+    rank_states = body.get("own", [None] * len(body["ranks"]))
+    try:
+        locations = [None if value is None else rank_extra_state.parse_location(value) for value in rank_states]
+    except (ValueError, TypeError) as err:
+        raise CheckpointError(f"{layout.EXTRA_FILE}: {err}") from None
+    if len(locations) != len(body["ranks"]):
+        raise CheckpointError(
+            f"{layout.EXTRA_FILE} has {len(locations)} places of own trees for {len(body['ranks'])} ranks"
+        )
+    return locations
+
+
+def _tree_in(body: Mapping[str, Any], rank: int) -> Dict[str, Any]:
+    if rank >= len(body["ranks"]):
+        return dict(body["shared"])
+    like = body["like"][rank] if "like" in body else {}
+    return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
+
+
+class RankParts(NamedTuple):
+    """What one rank has besides what is shared, and where the rest is."""
+
+    parts: Dict[str, Any]
+    location: Optional[RankStateLocation]
+
+
+def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
+    """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
+    besides: `{**json.loads(shared), **rank.parts}` and what lies at `rank.location` are its tree. Raises
+    CheckpointError."""
+    body = _body(extra)
+    saved = min(world, len(body["ranks"]))
+    shared, locations = body["shared"], _parse_locations(body)
+    rank_parts = []
+    for rank in range(saved):
+        tree = _tree_in(body, rank)
+        parts = {key: value for key, value in tree.items() if key not in shared or shared[key] is not value}
+        rank_parts.append(RankParts(parts, locations[rank]))
+    rank_parts += [RankParts({}, None) for _ in range(world - saved)]
+    return json.dumps(shared, separators=(",", ":")).encode(), rank_parts
+
+
+def merge_trees(extra: bytes) -> Dict[str, Any]:
+    """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
+    body = _body(extra)
+    try:
+        merged = _merge_stages(body)
+    except RecursionError:
+        raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
+    non_tensor_state.require_sound(merged)
+    return merged
+
+
+def _merge_stages(body: Mapping[str, Any]) -> Dict[str, Any]:
+    merged = _tree_in(body, 0)
+    for rank in range(1, len(body["ranks"]) if "like" in body else 1):
+        for key, value in _tree_in(body, rank).items():
+            if key in ("model", "optimizer") or next(name_coverage.shared_names(value), None) is not None:
+                merged[key] = _merge(merged[key], value) if key in merged else value
+    return merged
+
+
+def _merge(first: Any, second: Any) -> Any:
+    """What either has; of a value that both have, `first`'s."""
+    if isinstance(first, dict) and isinstance(second, dict) and "$" not in first:
+        return {**first, **{key: _merge(first[key], value) if key in first else value for key, value in second.items()}}
+    if isinstance(first, list) and isinstance(second, list):
+        if all(isinstance(item, str) for item in first + second):  # the names of a group's parameters
+            return list(dict.fromkeys(first + second))
+        if len(first) == len(second):
+            return [_merge(*pair) for pair in zip(first, second)]
+    return first

@@ -1,0 +1,112 @@
+"""Rank 0's agent counts the saves that come to nothing, and leaves word where others look.
+
+In shared memory (failure_note) at the end of every save; on the root (failure_rows) at the 1st, 2nd, 4th, 8th in a row.
+Neither is ever an error: what cannot be said there, the trainer says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Callable, Set
+
+from hyperpod_kit.checkpoint.agent import failure_note, failure_rows, shm_paths, shm_slots
+from hyperpod_kit.checkpoint.agent.agent_events import LossNoteResult
+from hyperpod_kit.checkpoint.agent.agent_storage import Storage
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
+from hyperpod_kit.checkpoint.agent.save_failures import Tally
+from hyperpod_kit.checkpoint.agent.worker import Worker
+from hyperpod_kit.checkpoint.repository import identity, layout
+
+_REMEMBERED = 1024
+_MOST_ON_ROOT = 100
+"""Words on the root of one start, but for a row that is longer than all before it: saves that come to nothing by turns
+must not fill the root."""
+
+
+class RootFailureLog:
+    """A row of failure_rows each. `is_retry_due`: the last one could not be left."""
+
+    def __init__(
+        self, run_identity: identity.RunIdentity, storage: Storage, chores: Worker, clock: Callable[[], float]
+    ) -> None:
+        self._run_identity, self._storage, self._chores, self._clock = run_identity, storage, chores, clock
+        self._written = self._longest = 0
+        self.is_retry_due = False
+
+    def write(self, key: Key, count: int, reason: str) -> None:
+        """So many saves in a row have come to nothing, `key` the last, unless enough was said."""
+        if self._written >= _MOST_ON_ROOT and count <= self._longest:
+            return
+        self._written += 1
+        self._longest = max(self._longest, count)
+        row = failure_rows.Row(key[0], key[1], count, reason, self._clock())
+        self._chores.submit(
+            LossNoteResult, key, lambda: failure_rows.write_row(self._storage.store, self._run_identity, row)
+        )
+
+
+class FailureCounter:
+    """The saves of this start (`incarnation`), in the order in which their ends become known. `clock`: Unix seconds."""
+
+    def __init__(
+        self,
+        folder: str,
+        root: str,
+        run_identity: identity.RunIdentity,
+        incarnation: str,
+        storage: Storage,
+        chores: Worker,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = os.path.join(
+            folder, shm_slots.saves_file(shm_paths.node_uid(), shm_slots.run_hash(run_identity.run_id), 0)
+        )
+        self._root, self._run, self._incarnation = root, run_identity.run, incarnation
+        self._root_log = RootFailureLog(run_identity, storage, chores, clock)
+        self._job = os.environ.get("SLURM_JOB_ID", "")
+        self._tally = Tally(clock)
+        self._ended: Set[int] = set()
+        self._last_reason = ""
+
+    def on_order(self, order: Order) -> None:
+        """An order of the coordinator's."""
+        kind, key, note, _ = order
+        if key is None or key[2] != self._incarnation or key[1] in self._ended:
+            return
+        if kind is OrderKind.COMMITTED:
+            name = layout.parse_checkpoint_id(note)
+            if name is None:
+                return
+            self._tally.record_durable(key[1], name.step)
+        elif kind in (OrderKind.FAILED, OrderKind.REFUSED, OrderKind.DROPPED):
+            self._last_reason = note
+            if self._tally.record_failure(key[1], note) or (self._root_log.is_retry_due and self._tally.in_a_row):
+                self._root_log.write(key, self._tally.in_a_row, note)
+        else:
+            return
+        self._ended = {seq for seq in self._ended if seq > key[1] - _REMEMBERED} | {key[1]}
+        self._write_note()
+
+    def on_row_written(self, failure: str) -> None:
+        """The root has taken the word, or not; then the next loss says it."""
+        self._root_log.is_retry_due = bool(failure)
+
+    def _write_note(self) -> None:
+        durable = self._tally.durable
+        with contextlib.suppress(OSError):
+            failure_note.write(
+                self._path,
+                failure_note.Note(
+                    self._run,
+                    self._root,
+                    self._job,
+                    durable.step if durable is not None else None,
+                    durable.at if durable is not None else None,
+                    self._tally.in_a_row,
+                    self._last_reason if self._tally.in_a_row else "",
+                ),
+            )

@@ -1,0 +1,31 @@
+"""Who in this process hears what its agent says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveFailed, TensorDigests
+from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
+from hyperpod_kit.checkpoint.saves import Saves
+from hyperpod_kit.checkpoint.user_policy import UserPolicy
+from hyperpod_kit.slurm.progress import ProgressWriter
+
+
+class AgentEventHandler(NamedTuple):
+    """`incarnation`: of this start, as the agent's events name it."""
+
+    incarnation: str
+    saves: Saves
+    replica_check: ReplicaCheck
+    progress: ProgressWriter
+    user_policy: UserPolicy
+
+    def handle_event(self, event: AgentEvent) -> TensorDigests | None:
+        """In a thread of its own. What is to be answered, if anything."""
+        if isinstance(event, SaveFailed):
+            self.progress.failed()
+        reply = self.replica_check.handle_event(event)
+        if reply is None:
+            self.saves.handle_event(event, self.incarnation)
+            self.user_policy.handle_event(event)
+        return reply

@@ -1,0 +1,245 @@
+"""This rank's agent for as long as the trainer lives: one that dies is started again, one that is silent is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from hyperpod_kit.checkpoint.agent.channel import JsonMessage
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
+    AgentEnded,
+    AgentEvent,
+    AgentTrouble,
+    Alive,
+    Close,
+    Connect,
+    Fatal,
+    PartnerAt,
+    RestoreCompleted,
+    SaveDurable,
+    SaveSkipped,
+    Stalled,
+    TakeOver,
+    TrainerMessage,
+)
+from hyperpod_kit.checkpoint.agent_link import AgentLink
+from hyperpod_kit.environment import HPK_AGENT_SILENCE
+from hyperpod_kit.errors import CheckpointError
+
+SILENCE = 120.0
+"""Seconds without a sign of life until an agent counts as stopped; it gives one every few seconds, but for a minute at
+most while it looks for rank 0's. HPK_AGENT_SILENCE sets another number."""
+
+START = 120.0
+"""Seconds for an agent to start."""
+
+_PAUSES = (0.0, 1.0, 5.0)
+_TICK = 1.0
+_MAX_UNDELIVERED = 64
+
+
+class ReplayedMessages:
+    """What the trainer has said that the next agent cannot find in memory."""
+
+    def __init__(self) -> None:
+        self._connect: Connect | None = None
+        self._partner: PartnerAt | None = None
+        self._settle_message: RestoreCompleted | None = None
+        self._undelivered: list[SaveSkipped] = []
+        self.close: Close | None = None
+
+    def record(self, message: TrainerMessage) -> None:
+        """It is about to be said."""
+        if isinstance(message, Connect):
+            self._connect = message
+        elif isinstance(message, PartnerAt):
+            self._partner = message
+        elif isinstance(message, RestoreCompleted):
+            self._settle_message = message
+        elif isinstance(message, Close):
+            self.close = message
+
+    def add_undelivered(self, message: TrainerMessage) -> None:
+        """No agent was there."""
+        if isinstance(message, SaveSkipped):
+            self._undelivered = [*self._undelivered, message][-_MAX_UNDELIVERED:]
+
+    def take_messages(self) -> list[TrainerMessage]:
+        """All that is to be said to an agent in the place of a dead one."""
+        undelivered, self._undelivered = self._undelivered, []
+        messages = (self._connect, self._partner, self._settle_message, TakeOver(), *undelivered, self.close)
+        return [message for message in messages if message is not None]
+
+
+class AgentSupervisor:
+    """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more; what it gives is the
+    answer.
+
+    `tries`: so many agents are started in the place of dead ones, counted from the newest durable save.
+    """
+
+    def __init__(self, setup: JsonMessage, on_event: Callable[[AgentEvent], TrainerMessage | None]) -> None:
+        """Raises CheckpointError, OSError."""
+        self.tries = len(_PAUSES)
+        self._setup = setup
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._used = 0
+        self._durable: Key | None = None
+        self._replayed = ReplayedMessages()
+        self._detached = self._final = False
+        self._over = threading.Event()
+        self._received = threading.Event()
+        self._link = AgentLink(setup, self._handle_event)
+        self._link.listen()
+
+    # --- talking ------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of the agent that is there now."""
+        return self._link.pid
+
+    @property
+    def partner_port(self) -> int:
+        """Where it takes other nodes' captures; 0 where the run has no partners."""
+        return self._link.partner_port
+
+    @property
+    def ended_cleanly(self) -> bool:
+        """Whether the agent has ended by itself, without an error."""
+        return self._link.ended_cleanly
+
+    @property
+    def folder(self) -> str:
+        """Where in shared memory its files lie."""
+        return str(self._setup["folder"])
+
+    def fileno(self) -> int:
+        """Of the socket."""
+        return self._link.fileno()
+
+    def wait_ready(self, timeout: float = START) -> int:
+        """See AgentLink.wait_ready. From now on the agent is watched."""
+        port = self._link.wait_ready(timeout)
+        self._setup = {**self._setup, "again": True, "port": port, "partner_port": self.partner_port}
+        limit = float(os.environ.get(HPK_AGENT_SILENCE, SILENCE))
+        threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
+        return port
+
+    def send(self, message: TrainerMessage) -> bool:
+        """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
+        with self._lock:
+            self._replayed.record(message)
+            delivered = self._link.send(message)
+            if not delivered:
+                self._replayed.add_undelivered(message)
+            return delivered
+
+    def detach(self) -> None:
+        """The trainer is gone, as far as the agent is concerned: it goes on alone."""
+        self._detached = True
+        self._link.detach()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the socket is the parent's alone."""
+        self._detached = True
+        self._link.leave_to_parent()
+
+    def wait_exit(self, timeout: float) -> bool:
+        """Wait for the last agent's process to end; False after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        if not self._detached and not self._over.wait(timeout):
+            return False
+        return self._link.wait_exit(max(0.0, end - time.monotonic()))
+
+    # --- hearing ------------------------------------------------------------------------------------------------
+
+    def _handle_event(self, event: AgentEvent) -> None:
+        self._received.set()
+        if isinstance(event, AgentEnded):
+            threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
+        elif not isinstance(event, Alive):
+            if isinstance(event, SaveDurable) and (self._durable is None or event.key > self._durable):
+                # Not what was said before: an agent that dies of the same again and again says that each time.
+                self._durable, self._used = event.key, 0
+            self._final = self._final or isinstance(event, Fatal)
+            self._forward(event)
+
+    def _forward(self, event: AgentEvent) -> None:
+        reply = self._on_event(event)
+        if reply is not None:
+            self.send(reply)
+
+    def _watch(self, limit: float) -> None:
+        """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
+        silent, link, killed, reported = 0.0, self._link, False, False
+        tick = min(_TICK, limit / 4)
+        while not self._over.is_set() and not self._detached:
+            self._over.wait(tick)
+            if self._received.is_set() or link is not self._link:
+                self._received.clear()
+                if reported:
+                    self._forward(Stalled(""))
+                silent, link, killed, reported = 0.0, self._link, False, False
+                continue
+            silent += tick
+            reason = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
+            if silent >= limit and not killed:
+                killed = True
+                self._forward(AgentTrouble(f"{reason}: it is killed"))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(link.pid, signal.SIGKILL)
+            elif silent >= 1.5 * limit and not reported:
+                reported = True  # it waits in the kernel, and nobody can take its place while it does
+                self._forward(Stalled(reason))
+
+    def _ended(self) -> None:
+        """The agent is gone, in a thread of its own."""
+        dead = self._link
+        dead.wait_exit(START)
+        how = dead.exit_description
+        reason = f"the checkpoint agent has ended ({how})"
+        if not (self._detached or self._final or (self._replayed.close is not None and dead.ended_cleanly)):
+            while self._used < self.tries:
+                self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
+                self._used += 1
+                if self._start():
+                    self._forward(AgentTrouble(f"{reason}, another one (pid {self.pid}) has taken its place"))
+                    return
+            if self._used:
+                reason += f", and {self._used} in its place"
+        self._over.set()
+        self._forward(AgentEnded(reason))
+
+    def _start(self) -> bool:
+        try:
+            link = AgentLink(self._setup, lambda event: self._handle_event_of(link, event))
+        except (CheckpointError, OSError):
+            return False
+        link.listen()
+        try:
+            link.wait_ready(START)
+        except CheckpointError:
+            link.kill()
+            return False
+        with self._lock:
+            if link.ended.is_set():
+                return False
+            # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
+            self._link = link
+            for message in self._replayed.take_messages():
+                link.send(message)
+        return True
+
+    def _handle_event_of(self, link: AgentLink, event: AgentEvent) -> None:
+        """Of one that has not taken over, an end is no news: `_start` sees it."""
+        with self._lock:
+            is_current = link is self._link
+        if is_current or not isinstance(event, AgentEnded):
+            self._handle_event(event)

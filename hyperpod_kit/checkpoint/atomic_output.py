@@ -1,0 +1,80 @@
+"""A file or a directory that others write into: there when it is complete and synced, or not at all.
+
+It grows in a directory beside its place that is closed to others and held by its descriptor: torch's writers name by
+path what they make, and whoever may write to the directory around it can exchange nothing on that path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.repository.store.durable import sync_folder
+from hyperpod_kit.errors import UntrustedPlace
+from hyperpod_kit.untrusted import owned_directory, walk
+from hyperpod_kit.untrusted.files import DIRECTORY
+from hyperpod_kit.untrusted.identity import require_user_owned
+
+
+@contextlib.contextmanager
+def atomic_output(target: Path) -> Iterator[Path]:
+    """A path at which the block makes it; at the end of the block it is `target`. Raises UntrustedPlace, OSError."""
+    parent = walk.open_directory(str(target.absolute().parent))
+    room = f".{target.name}.{secrets.token_hex(4)}"
+    try:
+        inner = _private_directory(room, parent, target)
+        try:
+            path = Path(f"/proc/self/fd/{inner}", target.name)
+            yield path
+            _sync(path)
+            if path.is_dir():
+                for written in path.rglob("*"):
+                    _sync(written)
+            os.rename(target.name, target.name, src_dir_fd=inner, dst_dir_fd=parent)
+        finally:
+            _remove(room, inner, parent)
+        sync_folder(parent)
+    finally:
+        os.close(parent)
+
+
+def destination(path: Path) -> Path:
+    """The directory in which what grows at `path` will lie, for messages."""
+    room = path.parent.resolve()
+    if path.is_relative_to("/proc/self/fd"):
+        return room.parent
+    return room
+
+
+def _private_directory(name: str, parent: int, target: Path) -> int:
+    """A descriptor of a new directory for this user alone."""
+    os.mkdir(name, 0o700, dir_fd=parent)
+    inner = os.open(name, DIRECTORY, dir_fd=parent)
+    try:
+        require_user_owned(os.fstat(inner), str(target), inner, root_too=False)
+        if os.listdir(inner):
+            # Another has put a directory of this user's in its place: what it holds is not to be moved or removed.
+            raise UntrustedPlace(f"{target.parent} is exchanged by another user while {target.name} is made there")
+        return inner
+    except BaseException:
+        os.close(inner)
+        raise
+
+
+def _remove(name: str, inner: int, parent: int) -> None:
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(inner):
+            owned_directory.remove(entry, inner)
+        os.rmdir(name, dir_fd=parent)
+    os.close(inner)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

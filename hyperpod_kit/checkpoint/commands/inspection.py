@@ -1,0 +1,319 @@
+"""`checkpoint ls`, `show` and `verify`: what is there, and whether it is what was committed."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from typing import Any, Dict, List, Optional, Tuple
+
+from hyperpod_kit.checkpoint.commands.table import size, table
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    commit_records,
+    identity,
+    layout,
+    lease,
+    manifest,
+    pins,
+    proofs,
+    selection,
+    tombstone,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
+from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
+from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted.text import clean
+
+
+def open_root(args: argparse.Namespace) -> Store:
+    """The root that was named, with its owner's rights. Raises Absent when there is none: its mount may be gone, so
+    nothing was checked."""
+    store = open_as_owner(args.root)
+    if not store.exists(layout.RUN_FILE) and not any(map(layout.is_root_entry, store.list())):
+        raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
+    return store
+
+
+def ls(args: argparse.Namespace) -> int:
+    """The checkpoints, newest first."""
+    if args.limit < 0:
+        raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
+    store = open_root(args)
+    pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
+    limit = args.limit or None
+    rows = [
+        _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
+    ]
+    problem = identity.read_run_file(store).problem
+    lost = _lost_commits(store, rows)
+    for row in rows:
+        row["problem"] = next(
+            (commit.reason for commit in lost if commit.checkpoint_id == row["attempt"]), row["problem"]
+        )
+    if args.json:
+        terminal.data(
+            {
+                "root": store.url,
+                "run_problem": problem or None,
+                "lost": [{"attempt": commit.name, "why": commit.reason} for commit in lost],
+                "attempts": rows,
+            }
+        )
+        return 0
+    if problem:
+        terminal.out(_run_line(store, problem))
+    for name, reason in commit_records.reasons([commit for commit in lost if not commit.has_directory]):
+        terminal.out(f"{name}: {reason}")
+    if lost:
+        terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
+    if not rows:
+        if not lost:
+            terminal.out(f"no checkpoint under {store.url}")
+        return 0
+    heads = ("ATTEMPT", "STEP", "SIZE", "RANKS", "TIME", "NOTE")
+    terminal.out(table(heads, [_listed_cells(row) for row in rows], right=(1, 2, 3)))
+    if limit is not None and len(rows) == limit:
+        terminal.out(f"the newest {limit}; all with --limit 0")
+    return 0
+
+
+def _listed_cells(row: Dict[str, Any]) -> Tuple[str, ...]:
+    """Make the cells of one line of `ls`."""
+    total_bytes, world = "", ""
+    if row["bytes"] is not None:
+        total_bytes = size(row["bytes"])
+    if row["world"] is not None:
+        world = str(row["world"])
+    return row["attempt"], str(row["step"]), total_bytes, world, row["time"] or "", _note(row)
+
+
+def _lost_commits(store: Store, rows: List[Dict[str, Any]]) -> List[commit_records.LostCommit]:
+    """List what was committed and has no manifest any more, where nothing in the root is committed. Raises
+    CheckpointError, OSError."""
+    if any(row["committed"] for row in rows) or catalog.newest_committed(store) is not None:
+        return []
+    return selection.lost_commits(store)
+
+
+def _run_line(store: Store, problem: str) -> str:
+    return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
+
+
+def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
+    body = None
+    problem: Optional[str] = "never committed"
+    if entry.committed:
+        problem = None
+        try:
+            body = verify.read_manifest(store, entry.attempt)
+        except (CheckpointError, OSError) as err:
+            problem = verify.describe_failure(err)
+        except Exception as err:  # of one checkpoint; the others are listed
+            problem = verify.describe_unforeseen(err)
+    damaged = None
+    if entry.marked:
+        damaged = tombstone.read(store, entry.attempt)
+    return {
+        "attempt": entry.attempt,
+        "epoch": entry.name.epoch,
+        "seq": entry.name.seq,
+        "step": entry.name.step,
+        "committed": entry.committed,
+        "problem": problem,
+        **_manifest_cells(body),
+        "pinned": entry.attempt in pinned,
+        "being_read": entry.attempt in leased,
+        "proved": entry.attempt in proved,
+        "damaged": damaged,
+    }
+
+
+def _manifest_cells(body: Optional[manifest.Manifest]) -> Dict[str, Any]:
+    """List what a row says from its manifest, nothing where it could not be read."""
+    if body is None:
+        return {"time": None, "bytes": None, "world": None, "digest": None, "metrics": {}}
+    return {
+        "time": body.time,
+        "bytes": body.total_bytes,
+        "world": body.world,
+        "digest": body.digest,
+        "metrics": {name: manifest.number(value) for name, value in body.metrics.items()},
+    }
+
+
+def _note(row: Dict[str, Any]) -> str:
+    notes = [
+        row["problem"],
+        row["damaged"] and f"BAD: {row['damaged']}",
+        row["pinned"] and "pinned",
+        row["being_read"] and "being read",
+        row["proved"] and "proved",
+        *(f"{name} {float(value):g}" for name, value in row["metrics"].items()),
+    ]
+    return "; ".join(note for note in notes if note)
+
+
+def show(args: argparse.Namespace) -> int:
+    """One checkpoint: its manifest, its files, and with --tensors where each tensor lies."""
+    store = open_root(args)
+    checkpoint_id = args.attempt or newest_checkpoint(store)
+    pins.require(store, checkpoint_id)
+    body = verify.read_manifest(store, checkpoint_id)
+    tensors = _tensors(store, checkpoint_id, args.tensors)
+    if args.json:
+        document = json.loads(body.encode())
+        fields: Dict[str, Any] = {"root": store.url, "attempt": checkpoint_id, "manifest": document}
+        if args.tensors:
+            fields["tensors"] = tensors
+        terminal.data(fields)
+        return 0
+    facts = {
+        "attempt": checkpoint_id,
+        "run": f"{body.run} ({body.run_id})",
+        "step": body.step,
+        "time": body.time,
+        "epoch, seq": f"{body.epoch}, {body.seq}",
+        "size": f"{size(body.total_bytes)} in {body.world} shards",
+        "tensors": body.tensors,
+        "digest": f"{body.digest}, chunks of {size(body.chunk)}",
+        "rebuilt": body.rebuilt,
+        "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}",
+    }
+    for kind, values in (("metric", body.metrics), ("job", body.job), ("version", body.versions)):
+        facts.update({f"{kind} {name}": value for name, value in sorted(values.items())})
+    for name, value in facts.items():
+        if value is not None:
+            terminal.out(f"{clean(name):<16} {clean(value, terminal.LONGEST_LINE)}")
+    files = [*body.shards, body.extra]
+    if body.index:
+        files.append(body.index)
+    terminal.out(
+        "\n"
+        + table(
+            ("FILE", "SIZE", "ROOT"), [(record.file, size(record.size), record.root) for record in files], right=(1,)
+        )
+    )
+    if args.tensors:
+        terminal.out(
+            "\n"
+            + table(
+                ("TENSOR", "TYPE", "SHAPE", "SHARDS"),
+                [
+                    (
+                        row["name"],
+                        row["dtype"],
+                        str(row["shape"]),
+                        ", ".join(str(piece["shard"]) for piece in row["pieces"]),
+                    )
+                    for row in tensors
+                ],
+            )
+        )
+    return 0
+
+
+def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[str, Any]]:
+    if not is_requested:
+        return []
+    body = verify.read_manifest(store, checkpoint_id)
+    if body.index is None:
+        raise CheckpointError(f"{checkpoint_id} has no index of its tensors")
+    from hyperpod_kit.checkpoint.repository import rows
+
+    pieces_by_name = rows.read(verify.read_extra(store, checkpoint_id, body.index))
+    return [
+        {
+            "name": name,
+            "dtype": pieces[0].spec.dtype,
+            "shape": list(pieces[0].spec.full_shape),
+            "pieces": [
+                {
+                    "shard": piece.shard,
+                    "begin": piece.begin,
+                    "shape": list(piece.spec.shape),
+                    "offsets": list(piece.spec.offsets or (0,) * len(piece.spec.shape)),
+                }
+                for piece in pieces
+            ],
+        }
+        for name, pieces in sorted(pieces_by_name.items())
+    ]
+
+
+def newest_checkpoint(store: Store) -> str:
+    """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
+    for entry in selection.walk(store):
+        return entry.attempt
+    raise selection.no_checkpoint_error(store, ())
+
+
+def verify_checkpoints(args: argparse.Namespace) -> int:
+    """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
+    store = open_root(args)
+    for checkpoint_id in args.attempts:
+        if layout.parse_checkpoint_id(checkpoint_id) is None:
+            raise UsageError(
+                f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
+            )
+    checkpoint_ids = args.attempts or [entry.attempt for entry in selection.walk(store)]
+    run_record = identity.read_run_file(store)
+    results: List[Dict[str, Any]] = []
+    foreign = 0
+    for checkpoint_id in checkpoint_ids:
+        problem, is_foreign = _verify_one(store, checkpoint_id, run_record.identity)
+        foreign += is_foreign
+        results.append({"attempt": checkpoint_id, "valid": problem is None, "problem": problem})
+        if not args.json:
+            _print_verdict(checkpoint_id, problem)
+    valid_ids = [row["attempt"] for row in results if row["valid"]]
+    run_problem = run_record.problem
+    if results and foreign == len(results):
+        run_problem = f"{layout.RUN_FILE} is of {run_record.identity}, and no checkpoint here is"
+    if args.json:
+        terminal.data(
+            {
+                "root": store.url,
+                "newest_valid": valid_ids[0] if valid_ids else None,
+                "run_problem": run_problem or None,
+                "attempts": results,
+            }
+        )
+    else:
+        if not results:
+            terminal.out(selection.no_checkpoint_error(store, ()).message)
+        if run_problem:
+            terminal.out(_run_line(store, run_problem))
+    if valid_ids and len(valid_ids) == len(results) and not run_problem:
+        return 0
+    return 1
+
+
+def _print_verdict(checkpoint_id: str, problem: Optional[str]) -> None:
+    if problem is None:
+        terminal.out(f"{checkpoint_id}  valid", flush=True)
+    else:
+        terminal.out(f"{checkpoint_id}  INVALID: {problem}", flush=True)
+
+
+def _verify_one(
+    store: Store, checkpoint_id: str, run_identity: Optional[identity.RunIdentity]
+) -> Tuple[Optional[str], bool]:
+    """(why it is invalid, whether only because it is another run's); None when every byte is as it was committed.
+
+    Raises DigestUnavailable: that is no verdict.
+    """
+    try:
+        body = verify.verify_checkpoint(store, checkpoint_id)
+        proofs.record_where_possible(store, checkpoint_id, "verify")
+    except DigestUnavailable:
+        raise
+    except (CheckpointError, OSError) as err:
+        return verify.describe_failure(err), False
+    except Exception as err:  # of one checkpoint; the others are verified
+        return verify.describe_unforeseen(err), False
+    if run_identity is None or body.run_id == run_identity.run_id:
+        return None, False
+    return f"it is of {identity.RunIdentity(body.run, body.run_id)}, {layout.RUN_FILE} says {run_identity}", True

@@ -1,0 +1,173 @@
+"""Chunks from the rank that has read and proved them to those that want parts of them: all owners at once.
+
+What all ranks want alike is broadcast. What some want is asked for: each rank tells each owner the byte ranges that it
+wants, and is sent these and a digest of them. Nothing here depends on what was read, so no rank leaves others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp.sharing import Share
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
+from hyperpod_kit.checkpoint.load import view_of
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.errors import CheckpointError
+
+_MAX_NUMBERS = 1 << 24
+"""Numbers in what one rank asks of another: its ranges in 16 chunks."""
+_COUNT, _REQUEST, _DATA = 1, 2, 3
+_DIGEST = 16
+_MIN_SLOW_SECONDS = 10.0
+"""Seconds of one exchange that are not worth a thought."""
+_SLOWDOWN_FACTOR = 4.0
+
+Ranges = list[tuple[int, int]]
+
+
+def is_too_slow(paces: Sequence[tuple[float, float]]) -> bool:
+    """Whether the rest had better be read by whoever wants it. Of each rank: seconds of reading, of handing on."""
+    read, sent = (max(seconds) for seconds in zip(*paces))
+    return bool(sent > max(_MIN_SLOW_SECONDS, _SLOWDOWN_FACTOR * len(paces) * read))
+
+
+class ChunkForwarder:
+    """The rounds of one restore. Every rank goes through the same ones."""
+
+    def __init__(self, ranks: Ranks, body: Manifest, requests: SliceRequests) -> None:
+        self._ranks, self._body, self._requests = ranks, body, requests
+        self._alg = digest.algorithm(body.digest)
+
+    def round(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
+        """Hand on `chunks`, which this rank owns, and take what it wants of the others'; which of these did not arrive
+        as they were sent. A collective. Raises what torch.distributed raises when a peer has gone."""
+        corrupt: list[Chunk] = []
+        for share in part:
+            if share.is_common:
+                corrupt += self._broadcast(share, chunks.get(share.chunk))
+        return corrupt + self._exchange_ranges(part, chunks)
+
+    def _bounds(self, chunk: Chunk) -> tuple[int, int]:
+        number, chunk_index = chunk
+        data_end, _ = digest.split(self._body.shards[number].size, self._body.chunk)
+        return chunk_index * self._body.chunk, min((chunk_index + 1) * self._body.chunk, data_end)
+
+    def _broadcast(self, share: Share, have: memoryview | None) -> list[Chunk]:
+        begin, end = self._bounds(share.chunk)
+        ranges = self._requests.requested_ranges(share.chunk[0], begin, end, common=True)
+        data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
+        if have is not None:
+            self._pack(view_of(data), ranges, have, begin)
+        self._ranks.send_bytes(data, share.owner)
+        if have is not None or self._unpack(share.chunk[0], ranges, view_of(data)):
+            return []
+        return [share.chunk]
+
+    def _exchange_ranges(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
+        me = self._ranks.rank
+        needs: dict[int, list[tuple[Chunk, Ranges]]] = {}  # owner -> what this rank wants of it
+        requested_chunks: dict[int, list[Chunk]] = {}  # rank -> what it will request here
+        for share in part:
+            if share.owner == me:
+                for rank in (rank for rank in share.ranks if rank != me):
+                    requested_chunks.setdefault(rank, []).append(share.chunk)
+            elif me in share.ranks:
+                ranges = self._requests.requested_ranges(share.chunk[0], *self._bounds(share.chunk))
+                needs.setdefault(share.owner, []).append((share.chunk, ranges))
+        requested_ranges = self._exchange_requests(needs, requested_chunks)
+        incoming = {
+            owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in requests]
+            for owner, requests in needs.items()
+        }
+        transfers = [self._ranks.receive(data, owner, _DATA) for owner, parts in incoming.items() for data in parts]
+        for rank, requested in requested_chunks.items():
+            for chunk, ranges in zip(requested, requested_ranges[rank]):
+                data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
+                self._pack(view_of(data), ranges, chunks[chunk], self._bounds(chunk)[0])
+                transfers.append(self._ranks.send(data, rank, _DATA))
+        _wait(transfers)
+        corrupt: list[Chunk] = []
+        for owner, requests in needs.items():
+            for (chunk, ranges), data in zip(requests, incoming[owner]):
+                if not self._unpack(chunk[0], ranges, view_of(data)):
+                    corrupt.append(chunk)
+        return corrupt
+
+    def _exchange_requests(
+        self, needs: Mapping[int, list[tuple[Chunk, Ranges]]], requested_chunks: Mapping[int, list[Chunk]]
+    ) -> dict[int, list[Ranges]]:
+        """Tell each owner the ranges that are wanted of its chunks; what each rank wants of this one's."""
+        outgoing = {
+            owner: torch.tensor(
+                [number for _, ranges in requests for number in (len(ranges), *(at for span in ranges for at in span))],
+                device="cpu",
+            )
+            for owner, requests in needs.items()
+        }
+        counts = {rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in requested_chunks}
+        _wait(
+            [self._ranks.receive(count, rank, _COUNT) for rank, count in counts.items()]
+            + [
+                self._ranks.send(torch.tensor([len(numbers)], device="cpu"), owner, _COUNT)
+                for owner, numbers in outgoing.items()
+            ]
+        )
+        incoming = {
+            rank: torch.zeros(_checked_count(int(count)), dtype=torch.int64, device="cpu")
+            for rank, count in counts.items()
+        }
+        _wait(
+            [self._ranks.receive(numbers, rank, _REQUEST) for rank, numbers in incoming.items()]
+            + [self._ranks.send(numbers, owner, _REQUEST) for owner, numbers in outgoing.items()]
+        )
+        return {
+            rank: _decode_ranges(numbers.tolist(), len(requested_chunks[rank])) for rank, numbers in incoming.items()
+        }
+
+    def _pack(self, view: memoryview, ranges: Ranges, chunk: memoryview, begin: int) -> None:
+        at = 0
+        for first, last in ranges:
+            view[at : at + last - first] = chunk[first - begin : last - begin]
+            at += last - first
+        view[at:] = self._alg.wide(view[:at])
+
+    def _unpack(self, number: int, ranges: Ranges, view: memoryview) -> bool:
+        computed: bytes = self._alg.wide(view[:-_DIGEST])
+        if computed != bytes(view[-_DIGEST:]):
+            return False
+        at = 0
+        for first, last in ranges:
+            self._requests.take(number, first, view[at : at + last - first])
+            at += last - first
+        return True
+
+
+def _length(ranges: Ranges) -> int:
+    return sum(last - first for first, last in ranges)
+
+
+def _wait(transfers: Sequence[Any]) -> None:
+    for transfer in transfers:
+        transfer.wait()
+
+
+def _checked_count(count: int) -> int:
+    """Raises CheckpointError for what no rank of ours says."""
+    if not 0 <= count <= _MAX_NUMBERS:
+        raise CheckpointError(f"a rank asks for {count} numbers of ranges, expected at most {_MAX_NUMBERS}")
+    return count
+
+
+def _decode_ranges(numbers: Sequence[int], count: int) -> list[Ranges]:
+    decoded: list[Ranges] = []
+    at = 0
+    for _ in range(count):
+        end = at + 1 + 2 * numbers[at]
+        decoded.append(list(zip(numbers[at + 1 : end : 2], numbers[at + 2 : end : 2], strict=True)))
+        at = end
+    return decoded

@@ -1,0 +1,130 @@
+"""What earlier starts of the run have left beside the root: restored from, or given up, once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from hyperpod_kit.checkpoint import candidates, peek, restore, restore_report, shm_capacity
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import RestoreCompleted
+from hyperpod_kit.checkpoint.agent_supervisor import AgentSupervisor
+from hyperpod_kit.checkpoint.candidate_run import NearerTiers
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.repository import catalog, proofs, selection
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.restore_progress import ProgressCallback
+from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.slots import SlotPool
+from hyperpod_kit.checkpoint.startup import StartIdentity
+from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.errors import CheckpointError, HyperpodKitError
+
+
+class RecoveredSnapshots:
+    """The captures of all ranks in memory and in `local` on their nodes' disks; a restore may take `threads` cores.
+
+    Whoever settles what becomes of them tells the agent, which frees all but the one that was restored from.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        start: StartIdentity,
+        agent: AgentSupervisor,
+        pool: SlotPool,
+        *,
+        local: str | None,
+        threads: int,
+    ) -> None:
+        """A collective."""
+        self._ranks, self._start, self._agent, self._pool = ranks, start, agent, pool
+        self._local, self._threads = local, threads
+        self._copies = ranks.gather(candidates.local_copies(pool.slots, local, start.run.run_id, ranks.rank))
+        self._is_settled = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a restore or a save has come by already."""
+        return self._is_settled
+
+    @property
+    def keys(self) -> list[Key]:
+        return [shard_copy.key for rank_copies in self._copies for shard_copy in rank_copies]
+
+    def restore(
+        self, state: State, progress: ProgressCallback | None, epoch: int, checkpoint_id: str | None = None
+    ) -> Restored | Fresh:
+        """See Manager.restore. `epoch`: of this start."""
+        with self._report_failures():
+            outcome = restore.restore(
+                self._ranks,
+                open_store(self._start.root),
+                state,
+                nearer=self._nearer,
+                copies_of_ranks=self._copies,
+                resume_from=self._resume_from(checkpoint_id),
+                only=checkpoint_id,
+                before=lambda: shm_capacity.check(self._ranks, self._pool.folder, state.model, self._pool.count),
+                progress=progress,
+                epoch=epoch,
+            )
+        if self._ranks.rank == 0:
+            restore_report.report_restored(self._start.root, outcome.got)
+            if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
+                proofs.record_where_possible(open_store(self._start.root), outcome.got.attempt, "restore")
+        self._settle_with_agent(outcome.keep)
+        return outcome.got
+
+    def peek(self, only: str | None) -> Peeked | None:
+        """See Manager.peek."""
+        with self._report_failures():
+            return peek.peek(
+                self._ranks,
+                open_store(self._start.root),
+                nearer=self._nearer,
+                copies_of_ranks=self._copies,
+                resume_from=self._resume_from(only),
+                only=only,
+            )
+
+    def _resume_from(self, checkpoint_id: str | None) -> candidates.ResumeFrom:
+        resume_from = candidates.ResumeFrom.read(os.environ, self._start.root)
+        if checkpoint_id is None:
+            return resume_from
+        return candidates.from_checkpoint_id(checkpoint_id, near=resume_from.near and not self._is_settled)
+
+    @property
+    def _nearer(self) -> NearerTiers:
+        return NearerTiers(self._start.run.run_id, self._pool.slots, self._local, self._threads)
+
+    @contextlib.contextmanager
+    def _report_failures(self) -> Iterator[None]:
+        """Errors go to the `job run` above as well."""
+        try:
+            yield
+        except HyperpodKitError as err:
+            if self._ranks.rank == 0:
+                restore_report.report_failure(self._start.root, err)
+            if isinstance(err, restore_report.ERRORS_ON_ALL_RANKS):
+                # Slurm kills a step whose first rank fails: rank 0 must have said why before any of them does.
+                self._ranks.gather(None)
+            raise
+
+    def require_nothing_to_restore(self) -> None:
+        """Before a save: where nothing was restored there must be nothing to restore. Raises CheckpointError."""
+        if self._is_settled:
+            return
+        root = self._start.root
+        store = open_store(root)
+        if any(self._copies) or catalog.newest_committed(store) is not None or selection.lost_commits(store):
+            raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
+        self._settle_with_agent(None)
+
+    def _settle_with_agent(self, keep: Key | None) -> None:
+        self._is_settled = True
+        tier = candidates.MEMORY
+        if self._local:
+            tier = candidates.LOCAL
+        self._agent.send(RestoreCompleted(keep, tier))

@@ -1,0 +1,168 @@
+"""Going back on purpose: `rewinds/000001.json` names the checkpoint that a run goes on from, and what is left thereby.
+
+Left is what is newer than that checkpoint and was begun before: every attempt above it whose epoch is not above the
+highest of that moment. It lies where it was and can be named, but nothing chooses it by itself any more, after whatever
+kind of restart. Records are written once, and are few; whoever goes back to a checkpoint that was left takes the steps
+back away that were made after it was saved.
+
+`rewinds/000002.fresh.json` is a step back to nothing: the run begins anew at step 0, and all that was there is left.
+Builds before 0.1.0 do not know it, and pass over such a file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+FORMAT = "hpk-rewind/1"
+FRESH_FORMAT = "hpk-fresh/1"
+
+
+class Rollback(NamedTuple):
+    """`order`: of the checkpoint that was gone back to; `epoch`: the highest at that moment."""
+
+    attempt: str
+    order: Tuple[int, int]
+    epoch: int
+    by: str = ""
+    time: str = ""
+
+    def leaves(self, name: layout.CheckpointId) -> bool:
+        """Whether that attempt was left by it."""
+        return self.order < (name.epoch, name.seq) and name.epoch <= self.epoch
+
+    @property
+    def description(self) -> str:
+        """What was done, for people."""
+        return f"the run went back to {self.attempt}" + (f" on {self.time}" if self.time else "")
+
+
+class FreshStart(NamedTuple):
+    """The run begins anew at step 0: everything up to `epoch`, the highest at that moment, is left. `named`: what else
+    records named as committed, whose epochs are no longer known here or who are other frameworks'."""
+
+    epoch: int
+    named: Tuple[str, ...] = ()
+    by: str = ""
+    time: str = ""
+
+    @property
+    def order(self) -> Tuple[int, int]:
+        """Below that of every attempt."""
+        return (0, 0)
+
+    def leaves(self, name: layout.CheckpointId) -> bool:
+        """Whether that attempt was left by it."""
+        return name.epoch <= self.epoch or str(name) in self.named
+
+    @property
+    def description(self) -> str:
+        """What was done, for people."""
+        return "the run began anew at step 0" + (f" on {self.time}" if self.time else "")
+
+
+RollbackRecord = Union[Rollback, FreshStart]
+
+
+def record_rollback(store: Store, checkpoint_id: str, epoch: int, by: str = "") -> Rollback:
+    """Go back to a committed attempt, from the next start on, and leave what starts up to `epoch` have saved above it.
+
+    It is pinned too, so that no policy deletes what the run
+    stands on. Raises CheckpointError when it is not there, FileExistsError when somebody else did so just now, OSError.
+    """
+    pins.pin(store, checkpoint_id, f"gone back to{f' by {by}' if by else ''}")
+    name = layout.parse_checkpoint_id(checkpoint_id)
+    assert name is not None
+    rollback = Rollback(checkpoint_id, (name.epoch, name.seq), epoch, by, manifest.now())
+    body = {**rollback._asdict(), "order": list(rollback.order), "format": FORMAT}
+    store.create(f"{layout.ROLLBACKS}/{layout.rollback_file(_next_number(store))}", manifest.seal_json(body))
+    return rollback
+
+
+def record_fresh_start(store: Store, epoch: int, *, named: Sequence[str] = (), by: str = "") -> FreshStart:
+    """Begin anew at step 0, from the next start on, and leave all that starts up to `epoch` have saved. Nothing is
+    deleted. Raises FileExistsError when somebody else did so just now, CheckpointError, OSError."""
+    fresh_start = FreshStart(epoch, tuple(named), by, manifest.now())
+    body = {**fresh_start._asdict(), "named": list(fresh_start.named), "format": FRESH_FORMAT}
+    store.create(f"{layout.ROLLBACKS}/{layout.fresh_start_file(_next_number(store))}", manifest.seal_json(body))
+    return fresh_start
+
+
+def _next_number(store: Store) -> int:
+    return max((layout.rollback_number(file) or 0 for file in store.list(layout.ROLLBACKS)), default=0) + 1
+
+
+def read_records(store: Store) -> List[RollbackRecord]:
+    """Those that still count, oldest first. Raises CheckpointError for one that is damaged, or that somebody else has
+    written: to overlook it would take up again what was left on purpose, to believe it would leave what was not;
+    OSError."""
+    records: List[RollbackRecord] = []
+    files = [file for file in store.list(layout.ROLLBACKS) if layout.rollback_number(file) is not None]
+    highest = catalog.highest_epoch_and_seq(store)[0] if files else 0
+    for file in files:
+        path = f"{layout.ROLLBACKS}/{file}"
+        try:
+            _require_owner(store, path)
+            records.append(_parse(manifest.open_json(store.read(path), path), highest))
+        except (CheckpointError, ValueError) as err:
+            raise CheckpointError(
+                f"{store.url}/{path} says which checkpoints were left on purpose, and is not to be trusted: {err}",
+                hint=f"remove it, and say again where to go on: hyperpod-kit job rewind {store.url} ATTEMPT",
+            ) from err
+    return _still_valid(records)
+
+
+def _still_valid(records: Sequence[RollbackRecord]) -> List[RollbackRecord]:
+    """Whoever goes back to a checkpoint is where the run was when it was saved: of the records before, those count
+    that had been made by then."""
+    if not records:
+        return []
+    *before, last = records
+    return [*_still_valid([record for record in before if record.epoch < last.order[0]]), last]
+
+
+def find_leaving(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> Optional[RollbackRecord]:
+    """The newest record that leaves that attempt; None when it was not left."""
+    return next((record for record in reversed(records) if record.leaves(name)), None)
+
+
+def reason_left(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> str:
+    """Why nothing chooses that attempt, "" when it was not left."""
+    record = find_leaving(records, name)
+    return f"left on purpose: {record.description}" if record else ""
+
+
+def fresh_start(records: Sequence[RollbackRecord]) -> Optional[FreshStart]:
+    """The newest of these by which the run began anew; None when it never did."""
+    return next((record for record in reversed(records) if isinstance(record, FreshStart)), None)
+
+
+def _require_owner(store: Store, path: str) -> None:
+    """Where files have owners, it must be ours, root's or the owner of the root. Raises ValueError."""
+    try:
+        owner, root = os.lstat(os.path.join(store.url, path)).st_uid, os.stat(store.url).st_uid
+    except OSError:
+        return  # a storage whose objects have no owners
+    if owner not in (os.geteuid(), 0, root):
+        raise ValueError(f"it belongs to uid {owner}")
+
+
+def _parse(body: Any, highest: int) -> RollbackRecord:
+    epoch = body.get("epoch")
+    if type(epoch) is not int or not 0 <= epoch <= highest:
+        raise ValueError("it is none of ours")
+    by, time = str(body.get("by", "")), str(body.get("time", ""))
+    if body.get("format") == FRESH_FORMAT:
+        named = body.get("named")
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise ValueError("it is none of ours")
+        return FreshStart(epoch, tuple(named), by, time)
+    checkpoint_id, order = body.get("attempt"), body.get("order")
+    name = layout.parse_checkpoint_id(checkpoint_id) if isinstance(checkpoint_id, str) else None
+    if body.get("format") != FORMAT or name is None or order != [name.epoch, name.seq]:
+        raise ValueError("it is none of ours")
+    return Rollback(str(checkpoint_id), (name.epoch, name.seq), epoch, by, time)

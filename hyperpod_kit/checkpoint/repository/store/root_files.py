@@ -1,0 +1,125 @@
+"""The one place that opens what lies below a checkpoint root on a file system.
+
+Whoever can write to a root may have left anything there in a file's place: a link, a fifo, a socket, a device, a
+directory. So no open waits, what is read is a regular file of a bounded size, and nothing is made, overwritten or
+deleted through a link *below* the root. Links above the root, and the root itself, are whoever named it's business;
+a directory below it that is a link is read through, because what is read is proved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Iterator, Optional, Tuple
+
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import by_descriptor, files
+from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, kind_of
+
+_OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def no_object(path: str, expected: str = "a regular file") -> Untrusted:
+    """The error for what lies at `path` in the place of what is wanted."""
+    return files.unexpected_file(path, expected, NotAnObject)
+
+
+def open_to_read(path: str, *, owner: Optional[int] = None) -> Tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and its facts. `owner`: the only user whose file will do.
+
+    Raises NotAnObject, FileNotFoundError, OSError.
+    """
+    return files.open_to_read(path, owner=owner, error=NotAnObject)
+
+
+def read(path: str, most: int = SMALL, *, owner: Optional[int] = None) -> bytes:
+    """A small file, whole. Raises NotAnObject also when it is larger than `most`, FileNotFoundError, OSError."""
+    return files.read(path, most, owner=owner, error=NotAnObject)
+
+
+def make_root(root: str) -> None:
+    """The directory of a root that is missing, with those above it. Links above it are followed, and no link is that
+    leads nowhere: what it led to may be back tomorrow.
+
+    Raises UntrustedPlace, FileExistsError for such a link or a file on the way, OSError.
+    """
+    existing = root
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), existing)
+    missing = os.path.relpath(root, existing)
+    by_descriptor.make_directories(os.path.join(os.path.realpath(existing), missing), 0o777, shared=True)
+
+
+def open_folder(root: str, name: str, *, top: int = -1) -> int:
+    """A descriptor of the directory in which `name` lies; no link leads there from the root, or from `top`, a
+    descriptor of it, where that is given.
+
+    Raises NotAnObject when something else than a directory is on the way, FileNotFoundError, OSError.
+    """
+    fd, path = os.open(root, _FOLDER) if top < 0 else os.open(".", _FOLDER, dir_fd=top), root
+    try:
+        for part in name.rstrip("/").split("/")[:-1]:
+            path = os.path.join(path, part)
+            try:
+                inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+            except OSError as err:
+                if err.errno in MAYBE_NO_FILE and kind_of(path):
+                    raise no_object(path, "a directory of this root") from None
+                raise
+            os.close(fd)
+            fd = inner
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@contextlib.contextmanager
+def folder(root: str, name: str, *, top: int = -1) -> Iterator[int]:
+    """`open_folder`, closed at the end."""
+    fd = open_folder(root, name, top=top)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_to_overwrite(folder_fd: int, path: str) -> int:
+    """A descriptor of the file at `path`, which is made or emptied, in the directory `folder_fd`.
+
+    Raises NotAnObject when it is no regular file, or one that has other names too, OSError.
+    """
+    try:
+        fd = os.open(os.path.basename(path), _OVERWRITE, 0o644, dir_fd=folder_fd)
+    except OSError as err:
+        if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and kind_of(path):
+            raise no_object(path) from None
+        raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise no_object(path)
+        if status.st_nlink != 1:
+            raise NotAnObject(f"{os.path.basename(path)} has {status.st_nlink} names, expected 1")
+        os.ftruncate(fd, 0)
+        return fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+@contextlib.contextmanager
+def describing_errors(verb: str, path: str) -> Iterator[None]:
+    """An OSError from in here says what could not be done (`written`, `deleted`), and on what."""
+    try:
+        yield
+    except OSError as err:
+        err.filename = path
+        err.__dict__["verb"] = verb
+        raise

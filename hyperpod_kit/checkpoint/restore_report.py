@@ -1,0 +1,55 @@
+"""The first rank tells the `job run` above it what all ranks restored, or why they could not (slurm/verdict.py)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.errors import (
+    DigestUnavailable,
+    HyperpodKitError,
+    NotEnoughSharedMemory,
+    NoValidCheckpoint,
+    StorageUnreadable,
+)
+from hyperpod_kit.slurm import verdict
+from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+ERRORS_ON_ALL_RANKS = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable)
+"""Errors of a restore that all ranks raise together."""
+
+
+def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
+    """To be called on the first rank. Tells nothing of another root than the job's own."""
+    if isinstance(got, Fresh):
+        _report(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
+    else:
+        _report(root, RestoreVerdict(got.attempt, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
+
+
+def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
+    """The same where no checkpoint could be restored."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    if isinstance(err, NoValidCheckpoint):
+        reasons = err.reasons
+    elif isinstance(err, StorageUnreadable):
+        reasons = ((err.attempt, err.message),)
+    # What to type is for whoever starts the job, and is no command on this node.
+    explanation = err.message
+    if isinstance(err, NotEnoughSharedMemory):
+        explanation = f"{err.message}: {err.hint}"
+    _report(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=explanation), env)
+
+
+def _report(root: str, report: RestoreVerdict, env: Mapping[str, str]) -> None:
+    job_root = env.get(HPK_CHECKPOINT_ROOT)
+    if not job_root or os.path.realpath(job_root) != os.path.realpath(root):
+        return
+    try:
+        verdict.write_verdict(env, report)
+    except OSError as err:
+        # Without it the budgets of the job count from what `job run` chose, which may be newer.
+        warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)

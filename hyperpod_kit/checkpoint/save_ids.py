@@ -1,0 +1,49 @@
+"""Which numbers the saves of this start have, and which save each of them follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hyperpod_kit.checkpoint import startup
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.collectives import Ranks
+
+
+class SaveIds:
+    """The epoch of this start, and the seq of each save in it.
+
+    `unclaimed` says why the epoch is not ours yet, "" when it is. `parent` is the save, or the restored checkpoint,
+    before the next save.
+    """
+
+    def __init__(self, ranks: Ranks, start: startup.StartIdentity, earlier: Sequence[Key]) -> None:
+        """A collective. `earlier`: what all ranks have in memory and on their nodes' disks. Raises CheckpointError."""
+        self._ranks, self._start, self._earlier = ranks, start, earlier
+        self._seq = 0
+        self._line: int | None = None
+        self.parent: dict[str, int] | None = None
+        self.claim()
+
+    def claim(self) -> None:
+        """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
+        self.epoch, seq, self.unclaimed = startup.agree_epoch(self._ranks, self._start, self._earlier)
+        self._seq = max(self._seq, seq)
+
+    def next_seq(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    @property
+    def line(self) -> int:
+        """The epoch of the start from scratch that the saves of this start descend from; 0 when that is not known."""
+        if self._line is None:
+            return self.epoch
+        return self._line
+
+    def descend(self, line: int) -> None:
+        """This start goes on from a checkpoint of that line."""
+        self._line = line
+
+    def follow(self, seq: int, step: int) -> None:
+        """The next save follows this one."""
+        self.parent = {"seq": seq, "step": step}

@@ -1,1 +1,0 @@
-"""A HyperPod on one Linux machine."""

@@ -1,0 +1,197 @@
+"""`up`: from nothing to a serving daemon, or back to nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, Sequence
+
+import hyperpod_kit
+import hyperpod_rehearsal
+from hyperpod_kit.errors import NotUp, RehearsalError
+from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.process import identify, is_alive
+from hyperpod_kit.system.wait import fixed_pause
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal import cleanup, host, image, own_place, state
+from hyperpod_rehearsal.image import Progress
+from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
+from hyperpod_rehearsal.profiles import STOCK, Profile
+from hyperpod_rehearsal.settings import RehearsalSettings, parse_share, parse_tree
+
+START_DEADLINE = 60.0
+LOCK_PATIENCE = 90.0
+"""Seconds that one command waits for another that is starting or stopping the same rehearsal."""
+
+
+@contextmanager
+def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
+    """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
+    with by_descriptor.stream(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
+        if not lock_within(handle.fileno(), patience, fixed_pause(0.1)):
+            raise RehearsalError(
+                f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
+                hint="see what it says, or end it",
+            )
+        yield
+
+
+@contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """SIGTERM and a closed terminal end a start as Ctrl-C does: with everything removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A clean-up that has begun is finished: a second Ctrl-C would leave half of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def is_up(layout: Layout) -> bool:
+    """Whether its daemon lives and is ready."""
+    ready = state.read_json(layout.ready_file)
+    return bool(ready and "endpoint" in ready) and is_alive(state.read_process(layout.daemon_file))
+
+
+def running(name: str) -> tuple[Layout, Dict[str, Any]]:
+    """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
+    host.require_root(f"rehearsal {name}")
+    layout = Layout.of(name)
+    own_place.require(layout.root)
+    data = state.read_json(layout.state_file)
+    if data is None or not is_up(layout):
+        others = [other.root.name for other in existing() if is_up(other)]
+        known = f"; up are: {', '.join(others)}" if others else ""
+        raise NotUp(f"rehearsal {name} is not up{known}", hint="hyperpod-kit rehearse up")
+    return layout, data
+
+
+def up(
+    name: str,
+    shares: Sequence[str],
+    progress: Progress,
+    *,
+    cred_expire: int = 10,
+    slurmd_timeout: int = 30,
+    shm_size: str = "2G",
+    release: str = "",
+    trees: Sequence[str] = (),
+    profile: Profile = STOCK,
+) -> tuple[Layout, bool]:
+    """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
+
+    `release`: code name of the nodes' distribution release, the profile's when empty; `trees`: directories whose
+    content every node has besides; `profile`: what kind of cluster it is.
+    Whatever a dead daemon of that name left is removed first. Raises RehearsalError with the reason; then, and on
+    Ctrl-C, nothing is left behind.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise RehearsalError(f"a rehearsal's name has lower-case letters, digits and -, at most 31: {name!r}")
+    host.require()
+    parsed = tuple(parse_share(share) for share in shares)
+    laid_over = tuple(parse_tree(tree) for tree in trees)
+    layout = Layout.of(name)
+    own_place.require(layout.root)
+    own_place.require(cache_dir())
+    if is_up(layout):
+        return layout, False
+    with _signals_as_interrupt(), _exclusive(layout):
+        if is_up(layout):
+            return layout, False  # another `up` was faster
+        if layout.root.exists():
+            progress("removing what an earlier run left")
+            cleanup.down(layout)
+        built = image.ensure(cache_dir(), progress, release or profile.release)
+        progress("starting the daemon")
+        try:
+            own_place.make(layout.root)
+            RehearsalSettings(
+                name,
+                str(built),
+                parsed,
+                cred_expire,
+                slurmd_timeout,
+                shm_size,
+                trees=laid_over,
+                profile_name=profile.name,
+            ).save(layout.root)
+            _start_daemon(layout)
+        except BaseException:
+            with _undisturbed():
+                cleanup.down(layout)
+            raise
+    return layout, True
+
+
+def _start_daemon(layout: Layout) -> None:
+    package_roots = [str(Path(file).parent.parent) for file in (hyperpod_kit.__file__, hyperpod_rehearsal.__file__)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [*package_roots, os.environ.get("PYTHONPATH", "")])),
+        "PATH": host.search_path(),
+    }
+    with by_descriptor.stream(layout.daemon_log, "ab") as log:
+        proc = subprocess.Popen(
+            [sys.executable, "-u", "-m", "hyperpod_rehearsal.daemon", "--state", str(layout.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment,
+            cwd="/",
+        )
+    # Noted by its parent too, so that a Ctrl-C before the daemon's first line still finds it.
+    identity = identify(proc.pid)
+    if identity is not None:
+        state.write_process(layout.daemon_file, identity)
+    deadline = time.monotonic() + START_DEADLINE
+    while True:
+        ready = state.read_json(layout.ready_file)
+        if ready and "endpoint" in ready:
+            return
+        if ready or proc.poll() is not None:
+            reason = ready.get("error", "") if ready else ""
+            tail = " / ".join(layout.daemon_log.read_text(errors="replace").splitlines()[-3:])
+            raise RehearsalError(f"the rehearsal's daemon did not start: {reason or tail or 'no reason given'}")
+        if time.monotonic() > deadline:
+            raise RehearsalError(f"the rehearsal's daemon was not ready within {START_DEADLINE:.0f} s")
+        time.sleep(0.05)
+
+
+def down(name: str) -> bool:
+    """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
+    host.require_root(f"taking rehearsal {name} down")
+    layout = Layout.of(name)
+    own_place.require(layout.root)
+    # Also without a directory: an `up` that holds the lock may be about to make it.
+    with _exclusive(layout):
+        if not layout.root.exists():
+            return False
+        cleanup.down(layout)
+    return True

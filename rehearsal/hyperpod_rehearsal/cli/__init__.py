@@ -1,0 +1,1 @@
+"""`hyperpod-kit rehearse`."""

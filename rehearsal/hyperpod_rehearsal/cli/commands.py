@@ -1,0 +1,379 @@
+"""`hyperpod-kit rehearse …`: a HyperPod on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Tuple
+
+import click
+
+from hyperpod_kit.cli import output
+from hyperpod_rehearsal.cli.output import Progress, print_fidelity, print_status, sandbox_lines
+from hyperpod_rehearsal.layout import DEFAULT_NAME
+from hyperpod_rehearsal.profiles import PROFILES
+
+_name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
+
+
+@click.group()
+def rehearse() -> None:
+    """Boot the same bundle on this machine: nodes, Slurm, S3 and the SageMaker API, without an AWS account."""
+
+
+@rehearse.command()
+@_name_option
+@click.option(
+    "--share",
+    "shares",
+    multiple=True,
+    metavar="DIR:/PATH",
+    help="A directory of this machine that every node sees, read-only. Repeatable.",
+)
+@click.option(
+    "--cred-expire",
+    default=10,
+    show_default=True,
+    type=click.IntRange(2, 600),
+    help="Slurm's AuthInfo=cred_expire, seconds: a requeued job waits that long.",
+)
+@click.option(
+    "--slurmd-timeout",
+    default=30,
+    show_default=True,
+    type=click.IntRange(10, 3600),
+    help="Slurm's SlurmdTimeout, seconds.",
+)
+@click.option("--shm-size", default="2G", show_default=True, help="Size of each node's /dev/shm.")
+@click.option(
+    "--release",
+    default="",
+    metavar="CODENAME",
+    help="Release that the nodes run (bullseye, trixie, …); default: the profile's.",
+)
+@click.option(
+    "--profile",
+    default="stock",
+    show_default=True,
+    type=click.Choice(list(PROFILES)),
+    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` later ones, `hyperpod` its retry.",
+)
+@click.option(
+    "--tree",
+    "trees",
+    multiple=True,
+    metavar="DIR",
+    help="A directory whose content every node has besides, from its first boot. Repeatable.",
+)
+@click.option("--quiet", is_flag=True, help="Do not print the fidelity table.")
+def up(
+    name: str,
+    shares: Tuple[str, ...],
+    cred_expire: int,
+    slurmd_timeout: int,
+    shm_size: str,
+    release: str,
+    profile: str,
+    trees: Tuple[str, ...],
+    quiet: bool,
+) -> None:
+    """Start the endpoint, the network and the control loop. Machines appear when a cluster is created.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse up
+      hyperpod-kit rehearse up --release bullseye --shm-size 4G
+      hyperpod-kit rehearse up --profile hyperpod
+    """
+    from hyperpod_rehearsal import boot, host
+
+    with Progress() as progress:
+        layout, started = boot.up(
+            name,
+            shares,
+            progress,
+            cred_expire=cred_expire,
+            slurmd_timeout=slurmd_timeout,
+            shm_size=shm_size,
+            release=release,
+            trees=trees,
+            profile=PROFILES[profile],
+        )
+    _, data = boot.running(name)
+    if not quiet:
+        print_fidelity()
+    warning = host.warning_of_others(host.other_users())
+    if warning:
+        output.say(warning)
+    state = "up already"
+    if started:
+        state = "up"
+    output.out(f"rehearsal {name} is {state}: {data['endpoint']} (state in {layout.root})")
+    output.out(f'next: eval "$(hyperpod-kit rehearse env{_name_argument(name)})"')
+
+
+def _name_argument(name: str) -> str:
+    if name == DEFAULT_NAME:
+        return ""
+    return f" --name {name}"
+
+
+@rehearse.command()
+@_name_option
+def env(name: str) -> None:
+    """Print `export` lines that point hyperpod-kit, boto3 and AWS's CLI at the rehearsal.
+
+    \b
+    Examples:
+      eval "$(hyperpod-kit rehearse env)"
+    """
+    from hyperpod_rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    for key, value in targets.environment(layout, data).items():
+        output.document(f"export {key}={shlex.quote(value)}")
+
+
+@rehearse.command()
+@_name_option
+@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON.")
+def status(name: str, as_json: bool) -> None:
+    """Show the clusters of the rehearsal and their machines.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse status
+    """
+    from hyperpod_rehearsal import boot, targets
+
+    _, data = boot.running(name)
+    for cluster in data["clusters"]:
+        for node in cluster["nodes"]:
+            if targets.is_running(node):
+                node["machine"] = "running"
+            else:
+                node["machine"] = "dead"
+    if as_json:
+        output.data(dict(sorted(data.items())))
+        return
+    print_status(data)
+
+
+@rehearse.command("exec", context_settings={"ignore_unknown_options": True})
+@_name_option
+@click.argument("node")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
+    """Run COMMAND on NODE over ssh (a login shell without one).
+
+    NODE is an instance id, a host name, a place such as worker-group/0, or `controller`.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse exec controller -- sinfo
+      hyperpod-kit rehearse exec worker-group/0
+    """
+    from hyperpod_rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    if command:
+        remote_command = [shlex.join(command)]
+    else:
+        remote_command = []
+    argv = targets.ssh_command(
+        layout, targets.find(data, node), remote_command, tty=sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    # The command is the user's own and may run as long as it likes: ssh takes this process's place.
+    os.execvp(argv[0], argv)
+
+
+@rehearse.command("kill-node")
+@_name_option
+@click.argument("node")
+def kill_node(name: str, node: str) -> None:
+    """SIGKILL the whole machine of NODE, as a power failure would.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse kill-node worker-group/1
+    """
+    from hyperpod_rehearsal import boot, targets
+
+    _, data = boot.running(name)
+    machine = targets.find(data, node)
+    targets.kill(machine)
+    output.out(f"killed {machine['place']}: {machine['host']} {machine['instance_id']}")
+
+
+@rehearse.command("freeze-node")
+@_name_option
+@click.option("--thaw", is_flag=True, help="Let it go on.")
+@click.argument("node")
+def freeze_node(name: str, node: str, thaw: bool) -> None:
+    """Stop every process of NODE where it stands: a machine that hangs.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse freeze-node worker-group/1
+      hyperpod-kit rehearse freeze-node worker-group/1 --thaw
+    """
+    from hyperpod_rehearsal import boot, cgroups, targets
+
+    layout, data = boot.running(name)
+    machine = targets.find(data, node)
+    cgroups.freeze(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
+    verb = "froze"
+    if thaw:
+        verb = "thawed"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
+
+
+@rehearse.command("partition-node")
+@_name_option
+@click.option("--heal", is_flag=True, help="Connect it again.")
+@click.argument("node")
+def partition_node(name: str, node: str, heal: bool) -> None:
+    """Cut NODE off the network; it runs on.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse partition-node worker-group/1
+      hyperpod-kit rehearse partition-node worker-group/1 --heal
+    """
+    from hyperpod_rehearsal import boot, targets
+    from hyperpod_rehearsal.network import set_link
+
+    layout, data = boot.running(name)
+    machine = targets.find(data, node)
+    set_link(layout, machine["instance_id"], up=heal)
+    verb = "cut off"
+    if heal:
+        verb = "connected"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
+
+
+@rehearse.command("break-mount")
+@_name_option
+@click.option("--undo", is_flag=True, help="Take the fault back: hang-daemon, read-only, other-target, cover.")
+@click.argument(
+    "fault", type=click.Choice(["kill-daemon", "hang-daemon", "unmount", "read-only", "other-target", "cover"])
+)
+@click.argument("node")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: bool) -> None:
+    """Break the mounts at PATH... of NODE, to see it found and repaired.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse break-mount kill-daemon worker-group/0 /fsx
+      hyperpod-kit rehearse break-mount read-only worker-group/0 /efs --undo
+    """
+    from hyperpod_rehearsal import boot, mount_faults, targets
+
+    if undo and fault not in mount_faults.UNDO:
+        raise click.UsageError(f"{fault} is not taken back: the node repairs it")
+    layout, data = boot.running(name)
+    for path in paths:
+        at = mount_faults.spot(layout, targets.find(data, node), path)
+        table = mount_faults.FAULTS
+        if undo:
+            table = mount_faults.UNDO
+        done = table[fault](at)
+        output.out(f"{path} of {at.node['place']}: {done}")
+
+
+@rehearse.command("replace-node")
+@_name_option
+@click.argument("node")
+def replace_node(name: str, node: str) -> None:
+    """Have the control plane replace NODE (BatchReplaceClusterNodes), as an admin would ask SageMaker.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse replace-node worker-group/1
+    """
+    import boto3
+
+    from hyperpod_kit.errors import RehearsalError
+    from hyperpod_rehearsal import boot, targets
+    from hyperpod_rehearsal.keys import Keys
+
+    layout, data = boot.running(name)
+    key = Keys.load(layout.root).admin
+    machine = targets.find(data, node)
+    client = boto3.client(
+        "sagemaker",
+        endpoint_url=data["endpoint"],
+        region_name="us-east-1",
+        aws_access_key_id=key.id,
+        aws_secret_access_key=key.secret,
+    )
+    response = client.batch_replace_cluster_nodes(ClusterName=machine["cluster"], NodeIds=[machine["instance_id"]])
+    for failure in response["Failed"]:
+        raise RehearsalError(f"{machine['place']} ({machine['instance_id']}) is not replaced: {failure['Message']}")
+    output.out(f"replacing {machine['place']}: {machine['host']} {machine['instance_id']}")
+
+
+@rehearse.command()
+@_name_option
+@click.argument("node")
+def logs(name: str, node: str) -> None:
+    """Print the logs of NODE: its lifecycle script, provisioning, Slurm, console; also of an instance that is gone.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse logs worker-group/1
+    """
+    from hyperpod_rehearsal import boot, targets
+
+    layout, data = boot.running(name)
+    for title, text in targets.logs(layout, data, node):
+        output.out(f"==> {title} <==")
+        output.out(text)
+
+
+@rehearse.command()
+@_name_option
+@click.option("--all", "everything", is_flag=True, help="Every rehearsal of this machine, and stray remains of any.")
+def down(name: str, everything: bool) -> None:
+    """Take the rehearsal down: machines, mounts, network, data. Works after a crash, and twice.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse down
+      hyperpod-kit rehearse down --all
+    """
+    from hyperpod_rehearsal import boot, cleanup
+
+    if everything:
+        for removed in cleanup.down_all():
+            output.out(f"rehearsal {removed} is down")
+    elif boot.down(name):
+        output.out(f"rehearsal {name} is down")
+    else:
+        output.out(f"rehearsal {name} was not up")
+
+
+@rehearse.command()
+@click.argument("config", default="provisioning_parameters.json", type=click.Path(dir_okay=False))
+@click.option("--keep", is_flag=True, help="Keep the temporary root and say where it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print the recorded commands as JSON.")
+def sandbox(config: str, keep: bool, as_json: bool) -> None:
+    """Run CONFIG's bundle under a temporary directory, without root: commands are recorded, nothing is mounted.
+
+    \b
+    Examples:
+      hyperpod-kit rehearse sandbox
+      hyperpod-kit rehearse sandbox --keep
+    """
+    from hyperpod_rehearsal import sandbox as sandbox_module
+
+    result = sandbox_module.run(config, keep=keep)
+    if as_json:
+        output.data(result.to_dict())
+    else:
+        for line in sandbox_lines(result):
+            output.out(line)
+    if result.exit_code != 0:
+        raise SystemExit(1)

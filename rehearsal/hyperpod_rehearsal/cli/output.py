@@ -1,0 +1,120 @@
+"""How `rehearse` shows progress, the fidelity table, the state of the machines and a sandbox run."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, Callable, Iterator
+
+from hyperpod_kit.cli.output import cell, console
+
+if TYPE_CHECKING:
+    from hyperpod_rehearsal.sandbox import SandboxResult
+
+
+class Progress:
+    """A context whose value takes the name of each stage: shown with the time so far, on standard error."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._status = self._console.status("") if self._console.is_terminal else None
+        self._started = time.monotonic()
+        self._last = ""
+
+    def __enter__(self) -> Callable[[str], None]:
+        if self._status:
+            self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._status:
+            self._status.stop()
+
+    def _show(self, text: str) -> None:
+        line = f"{time.monotonic() - self._started:5.1f} s  {text}"
+        if self._status:
+            self._status.update(line)
+        elif text != self._last:
+            self._console.print(line, soft_wrap=True)
+        self._last = text
+
+
+def print_fidelity() -> None:
+    """Print what is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
+    from rich.table import Table
+
+    from hyperpod_rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls
+
+    styles = {REAL: "green", STAND_IN: "yellow", ABSENT: "red"}
+    table = Table(title="What this rehearsal is made of", title_justify="left")
+    for column in ("part", "is", "in detail"):
+        table.add_column(column)
+    for line in TABLE:
+        table.add_row(line.what, cell(line.kind, styles[line.kind]), line.detail)
+    screen = console()
+    screen.print(table)
+    for service, calls in implemented_calls():
+        screen.print(f"calls of {service}: {', '.join(calls)}")
+
+
+def print_status(data: dict[str, Any]) -> None:
+    """Clusters and machines of a state.json with `machine` added to each node, as tables."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    screen = console()
+    screen.print(f"rehearsal {data['name']}: {data['endpoint']}, network {data['gateway']}/16")
+    for cluster in data["clusters"]:
+        table = Table(
+            title=f"cluster {cluster['name']}: {cluster['status']}",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+            padding=(0, 0),
+            pad_edge=False,
+            show_edge=False,
+        )
+        for column in ("node", "instance", "host", "machine", "age", "status"):
+            table.add_column(column, no_wrap=column != "status")
+        for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
+            age = "-"
+            if node["booted_at"]:
+                age = f"{time.time() - node['booted_at']:.0f} s"
+            first_line = node["message"].split("\n", 1)[0]
+            message_text = ""
+            if first_line:
+                message_text = f": {first_line}"
+            table.add_row(
+                *map(
+                    cell,
+                    (
+                        node["place"],
+                        node["instance_id"],
+                        node["host"],
+                        node["machine"],
+                        age,
+                        node["status"] + message_text,
+                    ),
+                )
+            )
+        screen.print(table)
+        if cluster["failure_message"]:
+            screen.print(cluster["failure_message"], style="red")
+    if not data["clusters"]:
+        screen.print("no cluster yet: hyperpod-kit create-cluster")
+
+
+def sandbox_lines(result: SandboxResult) -> Iterator[str]:
+    """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
+    from hyperpod_rehearsal.sandbox import is_question
+
+    for run in result.runs:
+        yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
+        yield from (f"  {line}" for line in run.output.splitlines())
+        changes = [command for command in run.commands if not is_question(command)]
+        question_count = len(run.commands) - len(changes)
+        yield f"  {len(changes)} commands were recorded instead of run (and {question_count} that only ask):"
+        yield from (f"    {shlex.join(command)}" for command in changes)
+    yield "not exercised:"
+    yield from (f"  - {item}" for item in result.not_exercised)
+    if result.root:
+        yield f"the temporary roots are kept in {result.root}"

@@ -1,0 +1,207 @@
+"""The one process of a rehearsal: endpoint, names, control plane and recovery loop; parent of all machines.
+
+`python -m hyperpod_rehearsal.daemon --state DIR`. SIGTERM takes everything down. When it is killed instead, its
+guardian does, and where that was killed too, `rehearse down`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import stat
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import List, Optional
+
+from hyperpod_kit.errors import HyperpodKitError, RehearsalError
+from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.process import identify
+from hyperpod_kit.system.wait import fixed_pause
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal import cleanup, host_keys, layer, network, state, storage
+from hyperpod_rehearsal.cluster_state import to_state
+from hyperpod_rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_rehearsal.dns import DnsResponder
+from hyperpod_rehearsal.efs.service import EfsService
+from hyperpod_rehearsal.fleet import Fleet
+from hyperpod_rehearsal.guardian import Guardian
+from hyperpod_rehearsal.keys import Keys
+from hyperpod_rehearsal.layout import Layout, lock_file
+from hyperpod_rehearsal.logs.service import LogsService
+from hyperpod_rehearsal.machine import MachineOptions, Machines
+from hyperpod_rehearsal.metadata_server import MetadataServers
+from hyperpod_rehearsal.mounts import efs
+from hyperpod_rehearsal.mounts.mountpoint_s3 import BUCKETS
+from hyperpod_rehearsal.network import Network
+from hyperpod_rehearsal.node_files import NodeSecrets
+from hyperpod_rehearsal.operations import Operations
+from hyperpod_rehearsal.recovery import Recovery
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import Server, serve
+from hyperpod_rehearsal.settings import RehearsalSettings
+from hyperpod_rehearsal.slurm_control import SlurmControl
+
+
+class Daemon:
+    """A rehearsal from `start` to `stop`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.settings = RehearsalSettings.load(layout.root)
+        self.stopping = threading.Event()
+        self._saving = threading.Lock()
+        self._server: Optional[Server] = None
+        self._dns: Optional[DnsResponder] = None
+        self._operations: Optional[Operations] = None
+        self._guardian: Optional[Guardian] = None
+        self._gateway = ""
+
+    def start(self) -> None:
+        """Make network, image mount and keys, then serve. Raises HyperpodKitError or OSError."""
+        layout = self.layout
+        self._guardian = Guardian(layout)
+        bridge = self._make_network()
+        self._gateway = bridge.gateway
+        self._mount_image()
+        layer.rebuild(layout.layer, self.settings.trees, self.settings.profile.step_retry)
+        self._make_fuse_device()
+        for directory in (layout.nodes, layout.logs):
+            by_descriptor.make_directories(directory)
+        storage.create(layout, bridge.gateway)
+        host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
+        store = StoredBuckets(layout.s3)
+        for bucket in BUCKETS:
+            store.create_bucket(bucket)
+        machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
+        keys = Keys.new()
+        keys.save(layout.root)
+        secrets = NodeSecrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
+        fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
+        self._operations = Operations(fleet, SlurmControl(machines), store, self.save)
+        self._server = serve(
+            [("127.0.0.1", 0), (bridge.gateway, 0)],
+            store,
+            RehearsalControlPlane(self._operations),
+            EfsService(layout.file_systems[efs.KIND.data]),
+            LogsService(layout, self._operations.clusters),
+            keys=keys.known(),
+        )
+        bridge.require_reachable(self._server.port)
+        fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
+        self._dns = _dns(bridge.gateway)
+        threading.Thread(target=Recovery(self._operations, self.stopping).run, daemon=True, name="recovery").start()
+        self.save()
+        state.write_json(
+            layout.ready_file, {"endpoint": f"http://127.0.0.1:{self._server.port}", "gateway": bridge.gateway}
+        )
+
+    def _make_network(self) -> Network:
+        """Choose a subnet and take it, one rehearsal at a time."""
+        runner = LocalRunner()
+        with by_descriptor.stream(lock_file("network"), "w") as handle:
+            if not lock_within(handle.fileno(), 30.0, fixed_pause(0.05)):
+                raise RehearsalError("another rehearsal has held the network lock for too long")
+            subnet = network.choose_subnet(network.networks_in_use(runner))
+            bridge = Network(self.layout, subnet, runner)
+            bridge.create_bridge()
+        return bridge
+
+    def _mount_image(self) -> None:
+        by_descriptor.make_directories(self.layout.image)
+        LocalRunner().run(["mount", "-t", "squashfs", "-o", "ro,loop", self.settings.image, str(self.layout.image)])
+
+    def _make_fuse_device(self) -> None:
+        path = self.layout.root / "dev-fuse"
+        with by_descriptor.parent_directory(path) as (folder, name):
+            os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(10, 229), dir_fd=folder)
+        by_descriptor.set_mode(path, 0o666)
+
+    def save(self) -> None:
+        """Write state.json."""
+        operations, server = self._operations, self._server
+        with self._saving:
+            clusters = []
+            if operations is not None:
+                with operations.lock:
+                    clusters = to_state(operations.clusters)
+            data = {
+                "name": self.settings.name,
+                "id": self.layout.id,
+                "gateway": self._gateway,
+                "saved_at": time.time(),
+                "endpoint": f"http://127.0.0.1:{server.port}" if server else "",
+                "image": self.settings.image,
+                "shares": self.settings.shares,
+                "clusters": clusters,
+            }
+            if self.layout.root.is_dir():
+                state.write_json(self.layout.state_file, data)
+
+    def stop(self) -> list[str]:
+        """End every machine, stop serving, remove every trace but the directory; returns what could not be removed."""
+        self.stopping.set()
+        if self._server is not None:
+            self._server.close()
+        if self._operations is not None:
+            with self._operations.lock:
+                clusters = list(self._operations.clusters.values())
+            with ThreadPoolExecutor(max_workers=max(1, len(clusters))) as pool:
+                list(pool.map(self._operations.remove_nodes, clusters))
+        if self._dns is not None:
+            self._dns.close()
+        left = cleanup.remove_traces(self.layout)
+        if self._guardian is not None:
+            self._guardian.dismiss()
+        return left
+
+
+def _dns(address: str) -> DnsResponder:
+    try:
+        return DnsResponder(address)
+    except OSError as err:
+        raise RehearsalError(
+            f"cannot answer DNS on {address}:53 ({err.strerror}): a DNS server of this machine "
+            "listens on all addresses",
+            hint="ss -ulpn 'sport = :53'",
+        ) from err
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Run until SIGTERM or SIGINT. Exit code 1 when it could not start or left something behind."""
+    parser = argparse.ArgumentParser(prog="python -m hyperpod_rehearsal.daemon")
+    parser.add_argument("--state", type=Path, required=True)
+    layout = Layout(parser.parse_args(argv).state.absolute())
+    own = identify(os.getpid())
+    assert own is not None
+    state.write_process(layout.daemon_file, own)
+    asked_to_end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_end.set())
+    # Each machine, mount and connection costs descriptors of this one process.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    daemon = Daemon(layout)
+    try:
+        daemon.start()
+    except (HyperpodKitError, OSError) as err:
+        traceback.print_exc()
+        daemon.stop()
+        state.write_json(layout.ready_file, {"error": err.message if isinstance(err, HyperpodKitError) else str(err)})
+        return 1
+    while not asked_to_end.wait(3600.0):
+        pass
+    left = daemon.stop()
+    if left:
+        print("left behind:", ", ".join(left), file=sys.stderr, flush=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Access points and policies of the rehearsal's EFS file systems. They outlive clusters, as EFS does.
+
+State is registry.json of the directory, which mount.efs reads in the nodes: a change counts from the next mount on.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+from hyperpod_rehearsal import state
+from hyperpod_rehearsal.standins import file_system_policy
+
+OWNER = file_system_policy.ARN.rpartition(":")[2]
+PAGE = 100
+POLICY_LIMIT = 20_000
+CREATED = 1_767_225_600.0
+
+Operation = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class EfsError(Exception):
+    """An error answer. `code` as in the service model; `more`: further members of the answer."""
+
+    def __init__(self, status: int, code: str, message: str, **more: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.status, self.code, self.message, self.more = status, code, message, more
+
+
+class EfsService:
+    """`directory` holds registry.json. Methods may be called from many threads at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "registry.json"
+        self._lock = threading.Lock()
+        self._operations: dict[str, Operation] = {
+            "CreateAccessPoint": self._create_access_point,
+            "DescribeAccessPoints": self._describe_access_points,
+            "DeleteAccessPoint": self._delete_access_point,
+            "DescribeFileSystems": self._describe_file_systems,
+            "DescribeFileSystemPolicy": self._describe_policy,
+            "PutFileSystemPolicy": self._put_policy,
+            "DeleteFileSystemPolicy": self._delete_policy,
+        }
+
+    def call(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request that has passed the service model. Raises EfsError."""
+        with self._lock:
+            return self._operations[operation](request)
+
+    def _read(self) -> dict[str, Any]:
+        return {"access_points": {}, "policies": {}, **(state.read_json(self._path) or {})}
+
+    def _write(self, registry: Mapping[str, Any]) -> None:
+        state.write_json(self._path, registry, 0o644)
+
+    def _of_file_system(self, file_system: str) -> dict[str, Any]:
+        """The registry, for a request about that file system."""
+        registry = self._read()
+        if file_system not in registry["file_systems"]:
+            raise EfsError(404, "FileSystemNotFound", f"File system '{file_system}' does not exist.")
+        return registry
+
+    def _create_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registry = self._of_file_system(request["FileSystemId"])
+        for name, point in registry["access_points"].items():
+            if point.get("ClientToken") == request["ClientToken"]:
+                raise EfsError(
+                    409,
+                    "AccessPointAlreadyExists",
+                    f"Access point {name} has this client token already",
+                    AccessPointId=name,
+                )
+        name = f"fsap-{secrets.token_hex(9)[:17]}"
+        registry["access_points"][name] = {"RootDirectory": {"Path": "/"}, **request}
+        self._write(registry)
+        return _described(name, registry["access_points"][name])
+
+    def _describe_access_points(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        points = self._read()["access_points"]
+        wanted = request.get("AccessPointId")
+        if wanted is not None and wanted not in points:
+            raise EfsError(404, "AccessPointNotFound", f"Access point {wanted} does not exist.")
+        if "FileSystemId" in request:
+            self._of_file_system(request["FileSystemId"])
+        names = [
+            name
+            for name in sorted(points)
+            if wanted in (None, name) and request.get("FileSystemId") in (None, points[name]["FileSystemId"])
+        ]
+        start = int(request.get("NextToken") or 0)
+        end = start + request.get("MaxResults", PAGE)
+        answer: dict[str, Any] = {"AccessPoints": [_described(name, points[name]) for name in names[start:end]]}
+        return {**answer, "NextToken": str(end)} if end < len(names) else answer
+
+    def _delete_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registry = self._read()
+        if registry["access_points"].pop(request["AccessPointId"], None) is None:
+            raise EfsError(404, "AccessPointNotFound", f"Access point {request['AccessPointId']} does not exist.")
+        self._write(registry)
+        return {}
+
+    def _describe_file_systems(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = request.get("FileSystemId")
+        registry = self._of_file_system(wanted) if wanted else self._read()
+        return {
+            "FileSystems": [
+                {
+                    "OwnerId": OWNER,
+                    "CreationToken": name,
+                    "FileSystemId": name,
+                    "CreationTime": CREATED,
+                    "FileSystemArn": f"{file_system_policy.ARN}:file-system/{name}",
+                    "LifeCycleState": "available",
+                    "NumberOfMountTargets": 1,
+                    "SizeInBytes": {"Value": 0},
+                    "PerformanceMode": "generalPurpose",
+                    "Encrypted": True,
+                    "Tags": [],
+                }
+                for name in registry["file_systems"]
+                if wanted in (None, name)
+            ]
+        }
+
+    def _describe_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name = request["FileSystemId"]
+        policy = self._of_file_system(name)["policies"].get(name)
+        if policy is None:
+            raise EfsError(404, "PolicyNotFound", f"File system {name} has no policy: EFS's default is in force.")
+        return {"FileSystemId": name, "Policy": json.dumps(policy)}
+
+    def _put_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registry = self._of_file_system(request["FileSystemId"])
+        try:
+            policy = json.loads(request["Policy"])
+            file_system_policy.check(policy)
+        except (ValueError, AttributeError, TypeError) as err:
+            raise EfsError(400, "InvalidPolicyException", str(err)) from None
+        if len(request["Policy"]) > POLICY_LIMIT:
+            raise EfsError(400, "InvalidPolicyException", f"longer than {POLICY_LIMIT} characters")
+        registry["policies"][request["FileSystemId"]] = policy
+        self._write(registry)
+        return {"FileSystemId": request["FileSystemId"], "Policy": request["Policy"]}
+
+    def _delete_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registry = self._of_file_system(request["FileSystemId"])
+        registry["policies"].pop(request["FileSystemId"], None)
+        self._write(registry)
+        return {}
+
+
+def _described(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+    named = next((tag["Value"] for tag in point.get("Tags", []) if tag["Key"] == "Name"), None)
+    return {
+        **point,
+        **({"Name": named} if named else {}),
+        "AccessPointId": name,
+        "OwnerId": OWNER,
+        "AccessPointArn": f"{file_system_policy.ARN}:access-point/{name}",
+        "LifeCycleState": "available",
+    }

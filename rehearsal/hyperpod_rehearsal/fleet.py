@@ -1,0 +1,222 @@
+"""Nodes of clusters made into machines: launched, watched until their scripts have run, rebooted, removed."""
+
+from __future__ import annotations
+
+import json
+import secrets as random_secrets
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Callable, Dict, Optional, Set
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.instance_types import has_instance_store
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal import cgroups, host_keys, node_files, resource_config, slurm_conf
+from hyperpod_rehearsal.cluster_state import ACCOUNT, CONTROLLER, REGION, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.instance_metadata import InstanceIdentity
+from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.machine import Machines
+from hyperpod_rehearsal.metadata_server import MetadataServers
+from hyperpod_rehearsal.network import Network
+from hyperpod_rehearsal.node_files import NodeSecrets
+from hyperpod_rehearsal.profiles import BY_CGROUP
+from hyperpod_rehearsal.settings import RehearsalSettings
+
+BOOT_DEADLINE = 120.0
+"""Seconds in which a machine's agent must have reported for the first time."""
+
+
+class CreationFailed(RehearsalError):
+    """A node did not come up; the message says why, with the end of the script's log."""
+
+
+def new_instance_id() -> str:
+    """An id in EC2's form."""
+    return "i-" + random_secrets.token_hex(9)[:17]
+
+
+@dataclass
+class Fleet:
+    """`endpoint`: URL of S3 and SageMaker as nodes reach it. `stopping` ends every wait."""
+
+    layout: Layout
+    settings: RehearsalSettings
+    network: Network
+    metadata: MetadataServers
+    machines: Machines
+    secrets: NodeSecrets
+    endpoint: str
+    stopping: threading.Event
+
+    def __post_init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: Dict[str, threading.Lock] = {}
+        self._gone: Set[str] = set()
+        self._keys = host_keys.HostKeys(self.layout.known_hosts)
+
+    def _lock(self, instance_id: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(instance_id, threading.Lock())
+
+    def _require_wanted(self, node: RehearsedNode) -> None:
+        """An operation that was under way when its node was removed, or everything was, must not bring it back."""
+        if node.instance_id in self._gone or self.stopping.is_set():
+            raise RehearsalError(f"{node.instance_id} was removed")
+
+    def launch(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
+        """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
+        with self._lock(node.instance_id):
+            self._require_wanted(node)
+            self.network.attach(node.instance_id, node.ip)
+            self.metadata.start(
+                self.layout.netns(node.instance_id),
+                InstanceIdentity(
+                    node.instance_id,
+                    node.instance_type,
+                    node.ip,
+                    node.host,
+                    REGION,
+                    ACCOUNT,
+                    cluster.group(node.group).get("ExecutionRole", ""),
+                    self.secrets.key.id,
+                    self.secrets.key.secret,
+                    self.secrets.key.token,
+                ),
+            )
+            self._furnish(cluster, node, memory_mb)
+            self._boot(node)
+
+    def reimage(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
+        """Boot the same instance from a fresh root. Raises RehearsalError or RunError."""
+        with self._lock(node.instance_id):
+            self._require_wanted(node)
+            self.machines.remove(node.instance_id)
+            self._furnish(cluster, node, memory_mb)
+            self._boot(node)
+
+    def _furnish(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
+        """A fresh root with all that a node has before its first boot."""
+        root = self.machines.prepare(node.instance_id)
+        group, controller = cluster.group(node.group), cluster.controller
+        node_files.write_identity(
+            root,
+            host=node.host,
+            ip=node.ip,
+            gateway=self.network.gateway,
+            endpoint=self.endpoint,
+            secrets=self.secrets,
+            host_key=self._keys.create(node.ip, node.host),
+            agent={
+                "instance_id": node.instance_id,
+                "endpoint": self.endpoint,
+                "lifecycle": group.get("LifeCycleConfig") or {},
+                "slurm_role": node.role,
+                "storage": group.get("InstanceStorageConfigs") or [],
+                "controller_ip": controller.ip if controller else "",
+                "role": group.get("ExecutionRole", ""),
+                "timeout": self.settings.creation_timeout,
+                "step_retry": self.settings.profile.step_retry,
+            },
+        )
+        node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
+        if any(entry.get("SlurmConfig") for entry in cluster.groups):
+            node_files.write(
+                root, node_files.PROVISIONING_PARAMETERS, json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n"
+            )
+        if self.settings.profile.tracking == BY_CGROUP:
+            node_files.write(root, node_files.SLURMD_DROP_IN, node_files.WRITABLE_FREEZER)
+        if node.role == CONTROLLER:
+            settings = self.settings
+            text = slurm_conf.render(
+                cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
+            )
+            node_files.write(root, node_files.SLURM_CONF, text)
+            kinds = {found.kind for found in cgroups.hierarchies()}
+            untracked = cgroups.refuses_v1(self.layout.image) and kinds != {"v2"}
+            conf = slurm_conf.cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
+            if conf:
+                node_files.write(root, node_files.CGROUP_CONF, conf)
+            by_descriptor.make_directories(root / "var/spool/slurmctld", shared=True)
+
+    def _boot(self, node: RehearsedNode) -> None:
+        node.booted_at = time.time()
+        process = self.machines.start(node.instance_id, node.host, has_instance_store(node.instance_type))
+        node.pid, node.pid_started = process.pid, process.started
+
+    def restart(self, node: RehearsedNode) -> None:
+        """Boot the same instance again over its own disk. Raises RehearsalError."""
+        with self._lock(node.instance_id):
+            self._require_wanted(node)
+            self.machines.kill(node.instance_id)
+            with suppress(OSError):
+                # What the agent said of the last boot is no news of this one; its "Running" must stay, though.
+                path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
+                data = json.loads(path.read_text())
+                node_files.write(
+                    self.machines.root(node.instance_id), node_files.AGENT_STATUS, json.dumps({**data, "at": 0.0})
+                )
+            self._boot(node)
+
+    def remove(self, node: RehearsedNode) -> None:
+        """End a node's machine and remove all of it; repeatable."""
+        with self._lock(node.instance_id):
+            self._gone.add(node.instance_id)
+            self.machines.remove(node.instance_id)
+            self.metadata.stop(node.instance_id)
+            self.network.detach(node.instance_id)
+
+    def agent_report(self, node: RehearsedNode) -> tuple[str, str]:
+        """(state, message) of the agent since this boot; ("", "") before its first word."""
+        path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
+        try:
+            data = json.loads(path.read_text())
+            return (data["state"], data["message"]) if data["at"] >= node.booted_at - 1 else ("", "")
+        except (OSError, ValueError, KeyError):
+            return "", ""
+
+    def wait_created(self, node: RehearsedNode, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the agent says Running. Raises CreationFailed, also when `wanted()` turns false."""
+        booted = time.monotonic()
+        while True:
+            said, message = self.agent_report(node)
+            if said == "Running":
+                return
+            if said == "Failed":
+                raise CreationFailed(message)
+            code = self.machines.exit_code(node.instance_id)
+            if code is not None:
+                raise CreationFailed(f"the machine ended with code {code}: {self._console_tail(node)}")
+            waited = time.monotonic() - booted
+            if not said and waited > BOOT_DEADLINE:
+                raise CreationFailed(f"no word from its agent in {BOOT_DEADLINE:.0f} s: {self._console_tail(node)}")
+            if waited > self.settings.creation_timeout + BOOT_DEADLINE:
+                raise CreationFailed("its lifecycle script did not end in time")
+            if not wanted():
+                raise CreationFailed("given up: the cluster no longer wants this node")
+            if self.stopping.wait(0.1):
+                raise CreationFailed("the rehearsal is shutting down")
+
+    def _console_tail(self, node: RehearsedNode) -> str:
+        try:
+            text = (self.machines.directory(node.instance_id) / "console.log").read_text(errors="replace")
+        except OSError:
+            return "(no console)"
+        return " / ".join(text.splitlines()[-5:]) or "(silent console)"
+
+    def refresh(self, cluster: RehearsedCluster, memory_mb: int, skip: Optional[RehearsedNode] = None) -> None:
+        """Rewrite what the platform tells running nodes: resource config, node lines of slurm.conf."""
+        text = resource_config.render(cluster)
+        for node in list(cluster.nodes.values()):
+            root = self.machines.root(node.instance_id)
+            if node is skip or self.machines.exit_code(node.instance_id) is not None or not (root / "etc").is_dir():
+                continue
+            with suppress(OSError):
+                node_files.write(root, node_files.RESOURCE_CONFIG, text)
+                if node.role == CONTROLLER:
+                    conf = root / node_files.SLURM_CONF.lstrip("/")
+                    merged = slurm_conf.merge(
+                        conf.read_text(), slurm_conf.node_lines(cluster, memory_mb, self.settings.profile)
+                    )
+                    node_files.write(root, node_files.SLURM_CONF, merged)

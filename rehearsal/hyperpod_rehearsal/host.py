@@ -1,0 +1,116 @@
+"""What this machine must offer before nodes can boot on it, and what of it is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Mapping, Sequence
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.untrusted.text import clean
+from hyperpod_rehearsal import apt_sources
+
+TOOLS = {
+    "systemd-nspawn": "systemd-container",
+    "mmdebstrap": "mmdebstrap",
+    "mksquashfs": "squashfs-tools",
+    "ip": "iproute2",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "nsenter": "util-linux",
+}
+
+_CAP_SYS_ADMIN = 21
+_FIRST_USER, _NOBODY = 1000, 65534
+
+
+def missing() -> list[str]:
+    """Reasons why nodes cannot boot here, short phrases; empty when they can."""
+    if os.uname().sysname != "Linux":
+        return ["Linux"]
+    reasons: list[str] = []
+    if os.geteuid() != 0:
+        reasons.append("root (machines, mounts and networks are made)")
+    elif not _capable(_CAP_SYS_ADMIN):
+        reasons.append("CAP_SYS_ADMIN (a container? run it privileged)")
+    packages = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=search_path()) is None})
+    if packages:
+        reasons.append(f"the package{'s' if len(packages) > 1 else ''} {', '.join(packages)}")
+    if not _has_filesystem("overlay"):
+        reasons.append("overlayfs in the kernel")
+    if not _has_filesystem("squashfs"):
+        reasons.append("squashfs in the kernel")
+    if not Path("/dev/fuse").exists():
+        reasons.append("/dev/fuse (modprobe fuse)")
+    if not Path("/proc/self/timens_offsets").exists():
+        reasons.append("time namespaces in the kernel (CONFIG_TIME_NS, Linux 5.6)")
+    try:
+        apt_sources.host_distribution()
+    except RehearsalError as err:
+        reasons.append(f"a supported distribution ({err.message})")
+    return reasons
+
+
+def _capable(number: int) -> bool:
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    return bool(int(status["CapEff"], 16) >> number & 1)
+
+
+def search_path() -> str:
+    """PATH with the places of administration programs, which an ordinary user's may lack."""
+    return os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
+
+
+def _has_filesystem(name: str) -> bool:
+    try:
+        known = Path("/proc/filesystems").read_text().split()
+    except OSError:
+        return False
+    # A module that is not loaded yet is not listed; mount(8) loads it on demand.
+    return name in known or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
+
+
+def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of those who can log in here besides root and whoever called sudo."""
+    found = []
+    for line in passwd.read_text(errors="replace").splitlines():
+        fields = line.split(":")
+        if (
+            len(fields) == 7
+            and fields[2].isdigit()
+            and _FIRST_USER <= int(fields[2]) < _NOBODY
+            and fields[2] != environ.get("SUDO_UID")
+            and not fields[6].endswith(("/nologin", "/false"))
+        ):
+            found.append(fields[0])
+    return found
+
+
+def warning_of_others(users: Sequence[str]) -> str:
+    """What a person should know who boots machines beside other users; "" where there are none."""
+    if not users:
+        return ""
+    named = ", ".join(clean(name, 32) for name in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+    return (
+        f"warning: {named} can log in on this machine too. Root of a rehearsal's machines is this machine's root: "
+        "whoever gets hold of one of them has this machine"
+    )
+
+
+def require_root(what: str) -> None:
+    """Raise RehearsalError when this is not root."""
+    if os.geteuid() != 0:
+        raise RehearsalError(f"{what} needs root: the machines are root's", hint="sudo hyperpod-kit rehearse …")
+
+
+def require() -> None:
+    """Raise RehearsalError, in two sentences, when nodes cannot boot on this machine."""
+    reasons = missing()
+    if reasons:
+        raise RehearsalError(
+            f"A rehearsal boots real machines, and this one lacks {'; '.join(reasons)}. "
+            "The sandbox needs none of it: it runs the same bundle under a temporary directory and records what "
+            "it would have done.",
+            hint="hyperpod-kit rehearse sandbox provisioning_parameters.json",
+        )

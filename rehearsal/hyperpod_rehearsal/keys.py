@@ -1,0 +1,71 @@
+"""The access keys of a rehearsal: new for each, known to root and to the nodes, and to nobody else of this machine.
+
+Two of them, as an account has: the admin's may do everything, the nodes' (their role's) only what is S3's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_rehearsal import state
+
+FILE = "keys.json"
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One access key. `token`: session token that must come with it, "" for none; `node`: the role of the nodes."""
+
+    id: str
+    secret: str
+    token: str = ""
+    node: bool = False
+
+    def __repr__(self) -> str:
+        return f"Key({self.id}, …)"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Both keys of one rehearsal."""
+
+    admin: Key
+    node: Key
+
+    @classmethod
+    def new(cls) -> Keys:
+        """Random ones."""
+        return cls(
+            Key(_id("AKIA"), secrets.token_urlsafe(30)),
+            Key(_id("ASIA"), secrets.token_urlsafe(30), secrets.token_urlsafe(48), node=True),
+        )
+
+    @classmethod
+    def load(cls, root: Path) -> Keys:
+        """Those of the rehearsal whose state directory this is. Raises RehearsalError."""
+        data = state.read_json(root / FILE)
+        try:
+            assert data is not None
+            return cls(Key(**data["admin"]), Key(**data["node"]))
+        except (AssertionError, KeyError, TypeError):
+            raise RehearsalError(
+                f"no keys in {root}: its rehearsal is not up, or another commit of hyperpod-kit made it",
+                hint="hyperpod-kit rehearse down, then up",
+            ) from None
+
+    def save(self, root: Path) -> None:
+        """Note them, for root alone."""
+        state.write_json(root / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
+
+    def known(self) -> Mapping[str, Key]:
+        """By id."""
+        return {key.id: key for key in (self.admin, self.node)}
+
+
+def _id(prefix: str) -> str:
+    return prefix + "".join(secrets.choice(_LETTERS) for _ in range(16))

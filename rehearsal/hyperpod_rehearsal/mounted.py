@@ -1,0 +1,79 @@
+"""Run a command with a bucket mounted by the stand-in of Mountpoint for S3: real FUSE, a real endpoint, no account.
+
+    python -m hyperpod_rehearsal.mounted [OPTION…] -- COMMAND…     {} in COMMAND is the mount point
+
+OPTIONs go to mount-s3 (`--allow-delete`). Root only. Exit code: the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hyperpod_kit import ending
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal.keys import Keys
+from hyperpod_rehearsal.node_files import aws_environment
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.sagemaker.server import serve
+from hyperpod_rehearsal.standins.install import LIBRARY, install
+
+BUCKET = "mounted"
+_PYTHON = "/usr/bin/python3"
+_SECONDS = 60.0
+
+
+def run(options: Sequence[str], command: Sequence[str]) -> int:
+    """The command's exit code. Raises RehearsalError when nothing can be mounted here."""
+    with tempfile.TemporaryDirectory(prefix="hpk-mounted-") as made:
+        place, point = Path(made), Path(made, "mount")
+        by_descriptor.make_directory(point)
+        install(place / "root")
+        store = StoredBuckets(place / "s3")
+        store.create_bucket(BUCKET)
+        key = Keys.new().admin
+        server = serve([("127.0.0.1", 0)], store, keys={key.id: key})
+        try:
+            told = {
+                **os.environ,
+                **aws_environment(server.url, key),
+                "AWS_CONFIG_FILE": "/nonexistent",
+                "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+            }
+            done = subprocess.run(
+                [_PYTHON, "-I", "-S", str(place / "root" / LIBRARY), "mount-s3", *options, BUCKET, str(point)],
+                env=told,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
+            if done.returncode:
+                raise RehearsalError(f"mount-s3: {done.stderr.strip()}", hint="root, and a kernel with FUSE")
+            try:
+                return subprocess.run([word.replace("{}", str(point)) for word in command]).returncode
+            finally:
+                subprocess.run(["umount", "-l", str(point)], capture_output=True, timeout=_SECONDS)
+        finally:
+            server.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit codes: the command's, 2 usage, 1 nothing could be mounted."""
+    if "--" not in argv or argv[-1] == "--":
+        print(__doc__, file=sys.stderr)
+        return 2
+    at = list(argv).index("--")
+    try:
+        return run(argv[:at], argv[at + 1 :])
+    except RehearsalError as err:
+        print(f"error: {err}\nhint: {err.hint}", file=sys.stderr)
+        return err.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -1,0 +1,26 @@
+"""Mountpoint for S3: the stand-in of mount-s3, which speaks to the rehearsal's own S3."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry
+
+BUCKETS = ("sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data")
+
+
+def another(fs_type: str, serving: List[str]) -> Optional[List[str]]:
+    """The other bucket. The kernel shows no more than `fuse`."""
+    if fs_type != "fuse" or "mount-s3" not in serving:
+        return None
+    return ["/usr/bin/mount-s3", "--allow-other", next(name for name in BUCKETS if name not in serving)]
+
+
+KIND = RehearsedMount(
+    data="",
+    registry=no_registry,
+    directories={},
+    clients=("usr/bin/mount-s3",),
+    shown={},
+    another=another,
+)

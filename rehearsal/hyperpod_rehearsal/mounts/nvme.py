@@ -1,0 +1,14 @@
+"""Local disks: a machine binds its own directories, nothing stands in."""
+
+from __future__ import annotations
+
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry
+
+KIND = RehearsedMount(
+    data="",
+    registry=no_registry,
+    directories={},
+    clients=(),
+    shown={},
+    another=lambda fs_type, serving: None,
+)

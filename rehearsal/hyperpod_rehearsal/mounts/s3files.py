@@ -1,0 +1,28 @@
+"""S3 Files: the stand-in of efs-utils' mount helper, over directories."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, access_points, mounts_anew
+
+S3FILES_ID, OTHER_S3FILES_ID = "fs-0aaaabbbbccccdddd", "fs-0ddddccccbbbbaaaa"
+S3FILES_ACCESS_POINT_ID = "fsap-0aaaabbbbccccdddd"
+
+
+def registry(gateway: str) -> Mapping[str, Any]:
+    """Its file systems and access points."""
+    return {
+        "file_systems": [S3FILES_ID, OTHER_S3FILES_ID],
+        "access_points": access_points(S3FILES_ACCESS_POINT_ID, S3FILES_ID),
+    }
+
+
+KIND = RehearsedMount(
+    data="s3files",
+    registry=registry,
+    directories=dict.fromkeys((S3FILES_ID, OTHER_S3FILES_ID), 0o755),
+    clients=("usr/sbin/mount.s3files",),
+    shown={"s3files": ("nfs4", "127.0.0.1:/")},
+    another=mounts_anew("fuse.s3files", "s3files", f"{OTHER_S3FILES_ID}:/"),
+)

@@ -1,0 +1,277 @@
+"""What happens to clusters over time: creation, replacement, reboot, deletion. Each runs in its own thread."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import traceback
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.system.wait import fixed_pause, poll_until
+from hyperpod_rehearsal import events, slurm_conf
+from hyperpod_rehearsal.bundle_source import provisioning_parameters
+from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode, instance_type
+from hyperpod_rehearsal.fleet import CreationFailed, Fleet, new_instance_id
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.slurm_control import SlurmControl
+
+REGISTRATION_DEADLINE = 300.0
+"""Seconds that a replaced node's slurmd has to register before the node is left down."""
+
+
+def memory_per_node(nodes: int) -> int:
+    """RealMemory in MB: an even share of this machine's memory, so that Slurm's sum is not more than there is."""
+    with open("/proc/meminfo") as handle:
+        total_kb = int(handle.readline().split()[1])
+    return max(512, total_kb // 1024 // (nodes + 1))
+
+
+RELEASE_DEADLINE = 180.0
+"""Seconds that a job gets to let a node go that is to be replaced."""
+
+AWS_WORDING = "Lifecycle scripts did not run successfully. Ensure the scripts exist in provided S3 path."
+"""How DescribeCluster begins its FailureMessage on AWS; the details that follow are the rehearsal's own."""
+
+
+def failure_message(failed: Sequence[RehearsedNode]) -> str:
+    """One paragraph per reason, naming the instances that share it. The first in full; of the others the first line and
+    the last, since what differs in them is mostly a name or a time."""
+    reasons: Dict[str, List[str]] = {}
+    for node in failed:
+        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.place}, {node.host})")
+    full, *others = reasons
+    details = [f"Instance {', '.join(reasons[full])} failed: {full}"]
+    for reason in others:
+        first, *rest = reason.splitlines() or [""]
+        details.append(f"Instance {', '.join(reasons[reason])} failed: {first}{f' … {rest[-1]}' if rest else ''}")
+    return "\n".join([AWS_WORDING, *details])
+
+
+class Operations:
+    """`clusters` by name, shared with the control plane; `lock` guards it; `changed()` is called after each change."""
+
+    def __init__(self, fleet: Fleet, slurm: SlurmControl, store: StoredBuckets, changed: Callable[[], None]) -> None:
+        self.fleet = fleet
+        self.slurm = slurm
+        self.store = store
+        self.clusters: Dict[str, RehearsedCluster] = {}
+        self.lock = threading.RLock()
+        self.in_hand: Set[str] = set()
+        """Instances that an operation works on: the recovery loop leaves them alone."""
+        self.changed = changed
+
+    def spawn(self, work: Callable[..., None], *args: Any) -> None:
+        """Run `work` in the background; what it raises goes to the daemon's log."""
+
+        def guarded() -> None:
+            try:
+                work(*args)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                self.changed()
+
+        threading.Thread(target=guarded, daemon=True, name=work.__name__).start()
+
+    def add_nodes(self, cluster: RehearsedCluster, group: Mapping[str, Any], count: int) -> List[RehearsedNode]:
+        """Give a group `count` instances in all, in its free places; returns the new ones. Call with the lock held."""
+        name = group["InstanceGroupName"]
+        position = [entry["InstanceGroupName"] for entry in cluster.groups].index(name)
+        taken = {node.ip for other in self.clusters.values() for node in other.nodes.values()}
+        indices = {node.index for node in cluster.in_group(name)}
+        free = (index for index in itertools.count() if index not in indices)
+        added = []
+        offset = 0
+        for index in itertools.islice(free, max(0, count - len(indices))):
+            while (address := self.fleet.network.address(position, index + offset)) in taken:
+                offset += 1
+            taken.add(address)
+            node = RehearsedNode(
+                new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, "")
+            )
+            cluster.nodes[node.instance_id] = node
+            self.in_hand.add(node.instance_id)
+            added.append(node)
+        return added
+
+    def create(self, cluster: RehearsedCluster) -> None:
+        """Bring a new cluster up: InService, or Failed with the reason; the machines stay, to be looked at.
+
+        Where nodes are provisioned continuously the controller decides, and the others come while it is in service.
+        """
+        try:
+            parameters = provisioning_parameters(self.store, cluster.request)
+            with self.lock:
+                if cluster.status != "Creating":
+                    return  # deleted before it had a node: the deletion would not see what came now
+                cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+                for group in cluster.groups:
+                    self.add_nodes(cluster, group, group.get("InstanceCount", 0))
+                nodes = list(cluster.nodes.values())
+            self.changed()
+            events.note(cluster, f"Cluster {cluster.name} creation has Started")
+            heads = [node for node in nodes if node.role == CONTROLLER]
+            self.launch_all(cluster, nodes, heads if cluster.continuous else nodes)
+        except HyperpodKitError as err:
+            with self.lock:
+                if cluster.status == "Creating":
+                    cluster.status, cluster.failure_message = "Failed", err.message
+                    events.note(
+                        cluster,
+                        f"Cluster {cluster.name} creation failed",
+                        level=events.ERROR,
+                        metadata={"FailureMessage": err.message},
+                    )
+            return
+        with self.lock:
+            if cluster.status == "Creating":
+                cluster.status = "InService"
+
+    def launch_all(
+        self, cluster: RehearsedCluster, nodes: Sequence[RehearsedNode], needed: Sequence[RehearsedNode]
+    ) -> None:
+        """Launch nodes side by side and wait for the scripts of those that are needed.
+
+        Raises CreationFailed naming those that failed.
+        """
+        memory = memory_per_node(len(cluster.nodes))
+        pool = ThreadPoolExecutor(max_workers=max(1, len(nodes)), thread_name_prefix="create")
+        launched = {node.instance_id: pool.submit(self._bring_up_one, cluster, node, memory) for node in nodes}
+        futures: List[Future[None]] = [launched[node.instance_id] for node in needed]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            # The first failure decides; others that fail in the same moment are worth naming too.
+            wait(futures, timeout=2.0)
+        finally:
+            pool.shutdown(wait=False)
+        failed = [node for node in needed if node.status == "Failure"]
+        if failed:
+            raise CreationFailed(failure_message(failed))
+
+    def _bring_up_one(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
+        try:
+            self.fleet.launch(cluster, node, memory)
+            self.changed()
+            events.script(cluster, node, "Started")
+            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            node.status, node.message = "Running", ""
+            events.script(cluster, node, "Succeeded")
+        except Exception as err:
+            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
+            events.failed(cluster, node)
+            raise
+        finally:
+            with self.lock:
+                self.in_hand.discard(node.instance_id)
+            self.changed()
+
+    def take(self, node: RehearsedNode) -> bool:
+        """Claim a node for one operation; False when another has it."""
+        with self.lock:
+            if node.instance_id in self.in_hand:
+                return False
+            self.in_hand.add(node.instance_id)
+            return True
+
+    def replace(self, cluster: RehearsedCluster, old: RehearsedNode, why: str) -> None:
+        """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
+        new = RehearsedNode(
+            new_instance_id(),
+            old.group,
+            old.instance_type,
+            old.index,
+            old.ip,
+            role=old.role,
+            replaces=old.instance_id,
+            logical_id=old.logical_id,
+            message=why,
+        )
+        old.status, old.message = "ShuttingDown", why
+        self.changed()
+        print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)
+        events.replaced(cluster, old, new, why)
+        if self.fleet.settings.profile.step_retry:
+            self._wait_until_unused(cluster, old)
+        self.slurm.lost(cluster, old)
+        self.fleet.remove(old)
+        with self.lock:
+            self.in_hand.discard(old.instance_id)
+            cluster.nodes.pop(old.instance_id, None)
+            if cluster.status == "Deleting":
+                return
+            self.in_hand.add(new.instance_id)
+            cluster.nodes[new.instance_id] = new
+        self.changed()
+        memory = memory_per_node(len(cluster.nodes))
+        self.fleet.refresh(cluster, memory, skip=new)
+        self._bring_up_one(cluster, new, memory)
+        self.resume(cluster, new)
+
+    def _wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+        """Leave a node to its job, whose step HyperPod retries, until the job has let it go. AWS takes half an hour for
+        a replacement: no job still waits for the old machine then."""
+        if node.role in ("", CONTROLLER):
+            return
+        self.slurm.give_up(cluster, node)
+        poll_until(
+            lambda: self.fleet.stopping.is_set() or not self.slurm.is_used(cluster, node),
+            bool,
+            fixed_pause(0.5),
+            seconds=RELEASE_DEADLINE,
+        )
+
+    def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, why: str) -> None:
+        """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
+        node.status, node.message = "Pending", why
+        self.changed()
+        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.place}): {why}", flush=True)
+        events.rebooted(cluster, node, "Started", why)
+        self.slurm.lost(cluster, node)
+        try:
+            self.fleet.restart(node)
+            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            node.status, node.message = "Running", ""
+            events.rebooted(cluster, node, "Succeeded", why)
+        except HyperpodKitError as err:
+            node.status, node.message = "Failure", err.message
+            events.rebooted(cluster, node, "Failed", err.message)
+            raise
+        finally:
+            with self.lock:
+                self.in_hand.discard(node.instance_id)
+            self.changed()
+        self.resume(cluster, node)
+
+    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+        """Give the node back to Slurm once its new slurmd has registered, not before."""
+        if node.role in ("", CONTROLLER):
+            return
+        deadline = time.monotonic() + REGISTRATION_DEADLINE
+        while node.instance_id in cluster.nodes and cluster.status != "Deleting":
+            if self.slurm.registered(cluster, node):
+                self.slurm.resume(cluster, node)
+                print(f"{time.time():.2f} resumed {node.host} as {node.instance_id}", flush=True)
+                return
+            if time.monotonic() > deadline:
+                node.message = "its slurmd has not registered: left down in Slurm"
+                return
+            if self.fleet.stopping.wait(0.2):
+                return
+
+    def delete(self, cluster: RehearsedCluster) -> None:
+        """Remove all machines of a cluster, then the cluster."""
+        self.remove_nodes(cluster)
+        with self.lock:
+            self.clusters.pop(cluster.name, None)
+
+    def remove_nodes(self, cluster: RehearsedCluster, only: Optional[Sequence[RehearsedNode]] = None) -> None:
+        """End machines side by side."""
+        nodes = list(cluster.nodes.values() if only is None else only)
+        for node in nodes:
+            node.status = "ShuttingDown"
+        self.changed()
+        with ThreadPoolExecutor(max_workers=max(1, min(8, len(nodes)))) as pool:
+            list(pool.map(self.fleet.remove, nodes))

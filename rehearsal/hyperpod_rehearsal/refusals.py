@@ -1,0 +1,98 @@
+"""What AWS answers to a request that nobody it knows has signed: S3 in XML, the others in JSON."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Mapping
+
+from hyperpod_rehearsal import signature
+from hyperpod_rehearsal.other_services import Answer, signed_for
+from hyperpod_rehearsal.s3.errors import S3Error
+from hyperpod_rehearsal.s3.xml import error_document
+from hyperpod_rehearsal.signature import SignatureRefused
+
+AGAIN = 'In a rehearsal keys are new each time: eval "$(hyperpod-kit rehearse env)"'
+_MATCH = "The request signature we calculated does not match the signature you provided. Check your"
+
+_S3 = {
+    signature.ABSENT: (403, "AccessDenied", "Access Denied"),
+    signature.MALFORMED: (
+        400,
+        "AuthorizationHeaderMalformed",
+        "The authorization header that you provided is not valid.",
+    ),
+    signature.UNKNOWN: (
+        403,
+        "InvalidAccessKeyId",
+        f"The AWS Access Key Id you provided does not exist in our records. {AGAIN}",
+    ),
+    signature.TOKEN: (400, "InvalidToken", "The provided token is malformed or otherwise invalid."),
+    signature.SKEWED: (
+        403,
+        "RequestTimeTooSkewed",
+        "The difference between the request time and the current time is too large.",
+    ),
+    signature.WRONG: (403, "SignatureDoesNotMatch", f"{_MATCH} key and signing method."),
+    signature.EXPIRED: (403, "AccessDenied", "Request has expired"),
+    signature.QUERY: (400, "AuthorizationQueryParametersError", ""),
+    signature.UNSIGNED_HEADERS: (
+        403,
+        "AccessDenied",
+        "There were headers present in the request which were not signed",
+    ),
+    signature.NO_DIGEST: (
+        400,
+        "MissingSecurityHeader",
+        "Your request was missing a required header: x-amz-content-sha256",
+    ),
+}
+_JSON = {
+    signature.ABSENT: (403, "MissingAuthenticationTokenException", "Missing Authentication Token"),
+    signature.MALFORMED: (
+        403,
+        "IncompleteSignatureException",
+        "Authorization header is not in the form of a signature",
+    ),
+    signature.UNKNOWN: (
+        403,
+        "UnrecognizedClientException",
+        f"The security token included in the request is invalid. {AGAIN}",
+    ),
+    signature.TOKEN: (403, "UnrecognizedClientException", "The security token included in the request is invalid."),
+    signature.SKEWED: (403, "InvalidSignatureException", "Signature expired: it is more than 15 min off"),
+    signature.WRONG: (403, "InvalidSignatureException", f"{_MATCH} AWS Secret Access Key and signing method."),
+}
+TARGET = "application/x-amz-json-1.1"
+
+
+def refusal(refused: SignatureRefused, headers: Mapping[str, str], path: str) -> Answer:
+    """Status, headers and body. `headers`: of the request, lower-case names; `path`: of it, for S3's document."""
+    target = "x-amz-target" in headers
+    if target or signed_for(headers) not in ("", "s3"):
+        status, code, message = _JSON.get(refused.why, _JSON[signature.MALFORMED])
+        # JSON 1.1 has 400 for whatever the client did; REST services say which kind.
+        return (
+            400 if target else status,
+            {"Content-Type": TARGET if target else "application/json", "x-amzn-ErrorType": code},
+            json.dumps({"__type": code, "message": message}).encode(),
+        )
+    status, code, message = _S3[refused.why]
+    document = error_document(S3Error(status, code, message or refused.message), path, uuid.uuid4().hex)
+    return status, {"Content-Type": "application/xml"}, document
+
+
+def not_allowed(headers: Mapping[str, str], what: str) -> Answer:
+    """The role of the nodes asks for what is the admin's."""
+    message = f"User: arn:aws:sts::111122223333:assumed-role/rehearsal/node is not authorized to perform: {what}"
+    if "x-amz-target" in headers or signed_for(headers) != "s3":
+        return (
+            400 if "x-amz-target" in headers else 403,
+            {"Content-Type": TARGET, "x-amzn-ErrorType": "AccessDeniedException"},
+            json.dumps({"__type": "AccessDeniedException", "message": message}).encode(),
+        )
+    return (
+        403,
+        {"Content-Type": "application/xml"},
+        error_document(S3Error(403, "AccessDenied", message), "/", uuid.uuid4().hex),
+    )

@@ -1,0 +1,213 @@
+"""Requests on the service and on buckets: create, list, delete many."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from urllib.parse import quote
+
+from hyperpod_rehearsal.s3 import xml
+from hyperpod_rehearsal.s3.bucket import StoredBucket
+from hyperpod_rehearsal.s3.errors import S3Error
+from hyperpod_rehearsal.s3.listing import LAST, list_page
+from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
+from hyperpod_rehearsal.s3.objects import ObjectInfo
+from hyperpod_rehearsal.s3.store import StoredBuckets
+
+ABSENT = {
+    "policy": "NoSuchBucketPolicy",
+    "lifecycle": "NoSuchLifecycleConfiguration",
+    "tagging": "NoSuchTagSet",
+    "encryption": "ServerSideEncryptionConfigurationNotFoundError",
+    "cors": "NoSuchCORSConfiguration",
+    "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
+    "ownershipControls": "OwnershipControlsNotFoundError",
+    "website": "NoSuchWebsiteConfiguration",
+}
+"""Settings that are accepted and not enforced; asked for, they are not there."""
+
+UNSUPPORTED = (
+    "versions",
+    "acl",
+    "replication",
+    "object-lock",
+    "notification",
+    "accelerate",
+    "analytics",
+    "inventory",
+    "metrics",
+    "logging",
+    "requestPayment",
+    "intelligent-tiering",
+)
+
+
+def list_buckets(store: StoredBuckets) -> Response:
+    """ListBuckets."""
+    buckets = (
+        xml.nest("Bucket", xml.tag("Name", name), xml.tag("CreationDate", xml.timestamp(store.bucket(name).created)))
+        for name in store.bucket_names()
+    )
+    return xml_response(
+        xml.document(
+            "ListAllMyBucketsResult", xml.nest("Owner", xml.tag("ID", "rehearsal")), xml.nest("Buckets", *buckets)
+        )
+    )
+
+
+def bucket_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Every request whose path names a bucket and no key."""
+    query = request.query
+    unsupported = [name for name in UNSUPPORTED if name in query]
+    if unsupported or ("versioning" in query and request.method == "PUT"):
+        raise S3Error(501, "NotImplemented", f"the rehearsal's buckets have no {(unsupported or ['versioning'])[0]}")
+    setting = next((name for name in ABSENT if name in query), None)
+    if request.method == "PUT":
+        request.body.read()
+        if setting is None:
+            store.create_bucket(request.bucket)
+            return Response(200, {"Location": f"/{request.bucket}"})
+        store.bucket(request.bucket)
+        return Response(200)
+    bucket = store.bucket(request.bucket)
+    if request.method == "HEAD":
+        return Response(200, {"x-amz-bucket-region": "us-east-1"})
+    if request.method == "DELETE":
+        if setting is None:
+            store.delete_bucket(request.bucket)
+        return Response(204)
+    if request.method == "POST" and "delete" in query:
+        return delete_many(bucket, request)
+    if request.method != "GET":
+        raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
+    if setting is not None:
+        raise S3Error(404, ABSENT[setting], f"The {setting} configuration does not exist")
+    if "location" in query:
+        return xml_response(xml.document("LocationConstraint"))
+    if "versioning" in query:
+        return xml_response(xml.document("VersioningConfiguration"))
+    if "uploads" in query:
+        return list_uploads(bucket, request)
+    return list_objects(bucket, request)
+
+
+def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
+    """ListObjects and ListObjectsV2."""
+    query = request.query
+    version_2 = query.get("list-type") == "2"
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    limit = min(request.integer("max-keys", 1000), 1000)
+    token = query.get("continuation-token", "")
+    if not version_2:
+        after = query.get("marker", "")
+        # The marker of a truncated page may be a common prefix, which must not be listed a second time.
+        if delimiter and after.endswith(delimiter):
+            after += LAST
+    else:
+        after = _read_token(token) if token else query.get("start-after", "")
+    page = list_page(bucket.sorted_keys(), prefix, delimiter, after, limit)
+    infos = [info for info in map(bucket.find, page.keys) if info is not None]
+    encoded = query.get("encoding-type") == "url"
+
+    def name(text: str) -> str:
+        return quote(text, safe="/") if encoded else text
+
+    parts = [
+        xml.tag("Name", bucket.name),
+        xml.tag("Prefix", name(prefix)),
+        xml.tag("MaxKeys", limit),
+        xml.tag("IsTruncated", page.resume is not None),
+    ]
+    if delimiter:
+        parts.append(xml.tag("Delimiter", name(delimiter)))
+    if encoded:
+        parts.append(xml.tag("EncodingType", "url"))
+    if version_2:
+        parts.append(xml.tag("KeyCount", len(infos) + len(page.prefixes)))
+        if token:
+            parts.append(xml.tag("ContinuationToken", token))
+        if query.get("start-after"):
+            parts.append(xml.tag("StartAfter", name(query["start-after"])))
+        if page.resume is not None:
+            parts.append(xml.tag("NextContinuationToken", _write_token(page.resume)))
+    else:
+        parts.append(xml.tag("Marker", name(query.get("marker", ""))))
+        if page.resume is not None and delimiter:
+            parts.append(xml.tag("NextMarker", name(page.resume.rstrip(LAST))))
+    parts += [_contents(info, name(info.key)) for info in infos]
+    parts += [xml.nest("CommonPrefixes", xml.tag("Prefix", name(item))) for item in page.prefixes]
+    return xml_response(xml.document("ListBucketResult", *parts))
+
+
+def delete_many(bucket: StoredBucket, request: S3Request) -> Response:
+    """DeleteObjects."""
+    root = xml.parse(request.body.read())
+    keys = [xml.text(item, "Key") or "" for item in xml.children(root, "Object")]
+    if not keys or len(keys) > 1000:
+        raise S3Error(400, "MalformedXML", "A DeleteObjects request names between 1 and 1000 keys")
+    denied = [key for key in keys if not request.may_write(key)]
+    keys = [key for key in keys if request.may_write(key)]
+    for key in keys:
+        bucket.delete(key)
+    if xml.text(root, "Quiet") == "true":
+        keys = []
+    return xml_response(
+        xml.document(
+            "DeleteResult",
+            *(xml.nest("Deleted", xml.tag("Key", key)) for key in keys),
+            *(
+                xml.nest(
+                    "Error", xml.tag("Key", key), xml.tag("Code", "AccessDenied"), xml.tag("Message", "Access Denied")
+                )
+                for key in denied
+            ),
+        )
+    )
+
+
+def list_uploads(bucket: StoredBucket, request: S3Request) -> Response:
+    """ListMultipartUploads, in one page."""
+    prefix = request.query.get("prefix", "")
+    uploads = (
+        xml.nest(
+            "Upload",
+            xml.tag("Key", upload.key),
+            xml.tag("UploadId", upload.upload_id),
+            xml.tag("StorageClass", upload.attributes.storage_class),
+            xml.tag("Initiated", xml.timestamp(upload.initiated)),
+        )
+        for upload in bucket.uploads.open(prefix)
+    )
+    return xml_response(
+        xml.document(
+            "ListMultipartUploadsResult",
+            xml.tag("Bucket", bucket.name),
+            xml.tag("Prefix", prefix),
+            xml.tag("IsTruncated", False),
+            *uploads,
+        )
+    )
+
+
+def _contents(info: ObjectInfo, name: str) -> str:
+    algorithms = [xml.tag("ChecksumAlgorithm", algorithm.upper()) for algorithm in info.checksums.values]
+    return xml.nest(
+        "Contents",
+        xml.tag("Key", name),
+        xml.tag("LastModified", xml.timestamp(info.modified)),
+        xml.tag("ETag", f'"{info.etag}"'),
+        *algorithms,
+        xml.tag("Size", info.size),
+        xml.tag("StorageClass", info.attributes.storage_class),
+    )
+
+
+def _write_token(after: str) -> str:
+    return base64.urlsafe_b64encode(after.encode("utf-8", "surrogatepass")).decode()
+
+
+def _read_token(token: str) -> str:
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode("utf-8", "surrogatepass")
+    except (binascii.Error, ValueError):
+        raise S3Error(400, "InvalidArgument", "The continuation token provided is incorrect") from None

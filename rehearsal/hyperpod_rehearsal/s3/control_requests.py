@@ -1,0 +1,43 @@
+"""Requests that no S3 knows: faults and the request log, under `/_rehearsal/`.
+
+POST   /_rehearsal/fault      a JSON object with the fields of `Fault`
+GET    /_rehearsal/fault      the faults in force
+DELETE /_rehearsal/fault      take all back
+GET    /_rehearsal/requests   the last requests; DELETE forgets them
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from hyperpod_rehearsal.s3.errors import S3Error
+from hyperpod_rehearsal.s3.faults import fault_from_json
+from hyperpod_rehearsal.s3.messages import Response, S3Request
+from hyperpod_rehearsal.s3.store import StoredBuckets
+
+CONTROL_PREFIX = "_rehearsal"
+"""First part of the path; no bucket can have this name."""
+
+
+def control_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Answer with JSON: 200, 400 for what is not a fault, 404 for anything else."""
+    try:
+        body = request.body.read()
+        if request.key == "fault" and request.method in ("GET", "POST", "DELETE"):
+            if request.method == "POST":
+                store.faults.add(fault_from_json(json.loads(body)))
+            elif request.method == "DELETE":
+                store.faults.clear()
+            return _json(store.faults.to_json())
+        if request.key == "requests" and request.method in ("GET", "DELETE"):
+            if request.method == "DELETE":
+                store.requests.clear()
+            return _json([asdict(entry) for entry in store.requests.entries()])
+    except (ValueError, TypeError, S3Error) as err:
+        return _json({"error": str(err)}, 400)
+    return _json({"error": f"no {request.method} {request.key} here"}, 404)
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(status, {"Content-Type": "application/json"}, json.dumps(content).encode())

@@ -1,0 +1,116 @@
+"""Multipart uploads of one bucket: begun, filled with parts, completed or aborted; they survive a restart."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Sequence
+
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal.s3.blobs import BlobDirectory, read_documents, write_document
+from hyperpod_rehearsal.s3.errors import S3Error
+from hyperpod_rehearsal.s3.objects import Attributes, Received, UploadPart
+
+MINIMUM_PART = 5 << 20
+"""Bytes that every part but the last must have, as in S3."""
+
+
+@dataclass
+class Upload:
+    """One upload. initiated: Unix seconds; checksum_algorithm: lower case, empty when the client chose none."""
+
+    upload_id: str
+    key: str
+    initiated: float
+    attributes: Attributes
+    checksum_algorithm: str = ""
+    checksum_kind: str = "COMPOSITE"
+    parts: dict[int, UploadPart] = field(default_factory=dict)
+
+
+class Uploads:
+    """The open uploads of a bucket. Safe for threads."""
+
+    def __init__(self, root: Path, blobs: BlobDirectory) -> None:
+        self._root = root
+        self._blobs = blobs
+        self._lock = threading.RLock()
+        self._open: dict[str, Upload] = {}
+        for path, raw in read_documents(root, "*/upload.json"):
+            raw["attributes"] = Attributes(**raw["attributes"])
+            upload = Upload(**{**raw, "parts": {}})
+            for _, part in read_documents(path.parent, "part-*.json"):
+                upload.parts[part["number"]] = UploadPart.from_json(part)
+            self._open[upload.upload_id] = upload
+
+    def blob_names(self) -> set[str]:
+        """The blobs that open uploads hold."""
+        return {part.segment.blob for upload in self._open.values() for part in upload.parts.values()}
+
+    def begin(self, key: str, attributes: Attributes, algorithm: str, kind: str) -> Upload:
+        """Open an upload for `key`."""
+        upload = Upload(uuid.uuid4().hex, key, time.time(), attributes, algorithm, kind)
+        with self._lock:
+            write_document(self._root / upload.upload_id / "upload.json", {**asdict(upload), "parts": {}})
+            self._open[upload.upload_id] = upload
+        return upload
+
+    def get(self, upload_id: str, key: str) -> Upload:
+        """The open upload. Raises S3Error NoSuchUpload."""
+        upload = self._open.get(upload_id)
+        if upload is None or upload.key != key:
+            raise S3Error(
+                404,
+                "NoSuchUpload",
+                "The specified upload does not exist. The upload ID may be invalid, "
+                "or the upload may have been aborted or completed.",
+            )
+        return upload
+
+    def open(self, prefix: str = "") -> list[Upload]:
+        """The open uploads whose key starts with `prefix`, by key and then by age."""
+        with self._lock:
+            chosen = [upload for upload in self._open.values() if upload.key.startswith(prefix)]
+        return sorted(chosen, key=lambda upload: (upload.key, upload.initiated))
+
+    def add(self, upload: Upload, number: int, received: Received) -> UploadPart:
+        """Keep a part; one of the same number is replaced. Raises S3Error NoSuchUpload after an abort."""
+        part = UploadPart(number, received.md5, time.time(), received.segment, received.checksums)
+        with self._lock:
+            self.get(upload.upload_id, upload.key)
+            write_document(self._root / upload.upload_id / f"part-{number}.json", part.to_json())
+            replaced = upload.parts.get(number)
+            upload.parts[number] = part
+        if replaced is not None:
+            self._blobs.discard([replaced.segment.blob])
+        return part
+
+    def choose(self, upload: Upload, wanted: Sequence[tuple[int, str]]) -> list[UploadPart]:
+        """The parts that a completion names as (number, ETag). Raises S3Error where S3 would refuse."""
+        if not wanted:
+            raise S3Error(400, "MalformedXML", "You must specify at least one part")
+        numbers = [number for number, _ in wanted]
+        if any(later <= earlier for earlier, later in zip(numbers, numbers[1:])):
+            raise S3Error(400, "InvalidPartOrder", "The list of parts was not in ascending order.")
+        chosen = []
+        for number, etag in wanted:
+            part = upload.parts.get(number)
+            if part is None or part.etag != etag.strip('"'):
+                raise S3Error(400, "InvalidPart", f"Part {number} was not uploaded or its ETag does not match.")
+            chosen.append(part)
+        if any(part.segment.size < MINIMUM_PART for part in chosen[:-1]):
+            raise S3Error(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
+        return chosen
+
+    def close(self, upload: Upload, keep: Sequence[UploadPart] = ()) -> None:
+        """Forget an upload: completed (its `keep` parts now belong to an object) or aborted (none do)."""
+        kept = {part.segment.blob for part in keep}
+        with self._lock:
+            if self._open.pop(upload.upload_id, None) is None:
+                return
+            by_descriptor.remove_tree(self._root / upload.upload_id, ignore_errors=True)
+            names = [part.segment.blob for part in upload.parts.values() if part.segment.blob not in kept]
+        self._blobs.discard(names)

@@ -1,0 +1,197 @@
+"""Requests on objects: put, copy, get with ranges and conditions, head, delete."""
+
+from __future__ import annotations
+
+import re
+from email.utils import formatdate, parsedate_to_datetime
+from urllib.parse import unquote
+
+from hyperpod_rehearsal.s3 import checksums, xml
+from hyperpod_rehearsal.s3.bucket import StoredBucket
+from hyperpod_rehearsal.s3.errors import S3Error, precondition_failed
+from hyperpod_rehearsal.s3.messages import Response, S3Request, xml_response
+from hyperpod_rehearsal.s3.objects import ARCHIVED, Checksums, ObjectInfo
+from hyperpod_rehearsal.s3.receive import receive
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from hyperpod_rehearsal.s3.upload_requests import upload_request
+
+LONGEST_KEY = 1024
+"""Bytes of a key in UTF-8."""
+UNSUPPORTED = ("acl", "attributes", "retention", "legal-hold", "torrent", "restore", "select", "versionId")
+
+
+def object_request(store: StoredBuckets, request: S3Request) -> Response:
+    """Every request whose path names a key."""
+    if len(request.key.encode("utf-8", "surrogateescape")) > LONGEST_KEY:
+        raise S3Error(400, "KeyTooLongError", "Your key is too long")
+    bucket = store.bucket(request.bucket)
+    unsupported = [name for name in UNSUPPORTED if name in request.query]
+    if unsupported:
+        raise S3Error(501, "NotImplemented", f"the rehearsal's objects have no {unsupported[0]}")
+    if "uploads" in request.query or "uploadId" in request.query:
+        return upload_request(store, bucket, request)
+    if "tagging" in request.query:
+        return _tagging(bucket, request)
+    if request.method == "PUT":
+        return (
+            copy_object(store, bucket, request)
+            if "x-amz-copy-source" in request.headers
+            else put_object(bucket, request)
+        )
+    if request.method == "DELETE":
+        bucket.delete(request.key, request.conditions())
+        return Response(204)
+    if request.method in ("GET", "HEAD"):
+        return get_object(bucket, request)
+    raise S3Error(405, "MethodNotAllowed", "The specified method is not allowed against this resource.")
+
+
+def put_object(bucket: StoredBucket, request: S3Request) -> Response:
+    """PutObject."""
+    received = receive(request.body, bucket.blobs, request.headers, request.body.trailers)
+    try:
+        info = bucket.commit(
+            request.key,
+            (received.segment,),
+            received.md5,
+            request.attributes(),
+            Checksums(received.checksums),
+            request.conditions(),
+        )
+    except BaseException:
+        bucket.blobs.discard([received.segment.blob])
+        raise
+    headers = {"ETag": f'"{info.etag}"', **checksums.to_headers(received.checksums)}
+    if received.checksums:
+        headers["x-amz-checksum-type"] = "FULL_OBJECT"
+    return Response(200, headers)
+
+
+def copy_source(store: StoredBuckets, request: S3Request) -> tuple[StoredBucket, str]:
+    """The bucket and the key that x-amz-copy-source names."""
+    source = unquote(request.headers["x-amz-copy-source"]).lstrip("/")
+    name, _, key = source.partition("/")
+    if not key:
+        raise S3Error(400, "InvalidArgument", "Copy Source must mention the source bucket and key")
+    return store.bucket(name), key.partition("?versionId=")[0]
+
+
+def copy_object(store: StoredBuckets, bucket: StoredBucket, request: S3Request) -> Response:
+    """CopyObject; the bytes are shared, not copied."""
+    source, key = copy_source(store, request)
+    info, segments = bucket.copy_segments(source, key)
+    try:
+        wanted = request.headers.get("x-amz-copy-source-if-match")
+        if wanted is not None and wanted.strip('"') != info.etag:
+            raise precondition_failed("x-amz-copy-source-If-Match")
+        replace = request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
+        said = request.attributes()
+        attributes = said if replace else info.attributes.in_class(said.storage_class)
+        made = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
+    except BaseException:
+        bucket.blobs.discard(segment.blob for segment in segments)
+        raise
+    return xml_response(
+        xml.document(
+            "CopyObjectResult", xml.tag("LastModified", xml.timestamp(made.modified)), xml.tag("ETag", f'"{made.etag}"')
+        )
+    )
+
+
+def get_object(bucket: StoredBucket, request: S3Request) -> Response:
+    """GetObject and HeadObject: conditions, one range, one part."""
+    info = bucket.get(request.key)
+    headers = object_headers(info)
+    if not _passes(request, info):
+        return Response(304, {"ETag": headers["ETag"], "Last-Modified": headers["Last-Modified"]})
+    if request.method == "GET" and info.attributes.storage_class in ARCHIVED:
+        raise S3Error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")
+    first, last = wanted_bytes(request, info)
+    partial = "range" in request.headers and (first, last) != (0, -1)
+    if "partNumber" in request.query:
+        partial = True
+        headers["x-amz-mp-parts-count"] = str(len(info.segments))
+    elif not partial and request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED":
+        headers.update(checksums.to_headers(info.checksums.values))
+        if info.checksums.values:
+            headers["x-amz-checksum-type"] = info.checksums.kind
+    if partial:
+        headers["Content-Range"] = f"bytes {first}-{last}/{info.size}"
+    else:
+        first, last = 0, info.size - 1
+    status = 206 if partial else 200
+    if request.method == "HEAD":
+        return Response(status, {**headers, "Content-Length": str(last - first + 1)})
+    opened, ranges = bucket.open(request.key, first, last)
+    if opened.etag != info.etag:
+        # Replaced between the two looks: start again with the new object, never mix two.
+        for item in ranges:
+            item.file.close()
+        return get_object(bucket, request)
+    return Response(status, headers, ranges=ranges)
+
+
+def object_headers(info: ObjectInfo) -> dict[str, str]:
+    """The headers that describe an object."""
+    return {
+        "ETag": f'"{info.etag}"',
+        "Last-Modified": formatdate(info.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+        **info.attributes.headers,
+        **info.attributes.metadata,
+    }
+
+
+def wanted_bytes(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
+    """First and last byte (inclusive) that a Range or a partNumber asks for; (0, -1) for the whole object.
+
+    Raises S3Error InvalidRange, InvalidPart. A Range that is not understood counts for the whole, as in HTTP.
+    """
+    if "partNumber" in request.query:
+        number = request.integer("partNumber", 0)
+        if not 1 <= number <= max(1, len(info.segments)):
+            raise S3Error(416, "InvalidPartNumber", "The requested partnumber is not satisfiable")
+        start = sum(segment.size for segment in info.segments[: number - 1])
+        return start, start + info.segments[number - 1].size - 1
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", "").replace(" ", ""))
+    if match is None or not (match[1] or match[2]):
+        return 0, -1
+    if match[1]:
+        first = int(match[1])
+        last = min(int(match[2]), info.size - 1) if match[2] else info.size - 1
+        if match[2] and int(match[2]) < first:
+            return 0, -1
+    else:
+        first, last = max(0, info.size - int(match[2])), info.size - 1
+    if first >= info.size:
+        raise S3Error(416, "InvalidRange", "The requested range is not satisfiable")
+    return first, last
+
+
+def _passes(request: S3Request, info: ObjectInfo) -> bool:
+    """False for 304 Not Modified. Raises S3Error PreconditionFailed."""
+    headers = request.headers
+    if "if-match" in headers:
+        if headers["if-match"].strip('"') not in ("*", info.etag):
+            raise precondition_failed("If-Match")
+    elif "if-unmodified-since" in headers and int(info.modified) > _seconds(headers["if-unmodified-since"]):
+        raise precondition_failed("If-Unmodified-Since")
+    if "if-none-match" in headers:
+        return headers["if-none-match"].strip('"') not in ("*", info.etag)
+    return "if-modified-since" not in headers or int(info.modified) > _seconds(headers["if-modified-since"])
+
+
+def _seconds(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        raise S3Error(400, "InvalidArgument", f"not an HTTP date: {date}") from None
+
+
+def _tagging(bucket: StoredBucket, request: S3Request) -> Response:
+    """Tags are accepted and not kept."""
+    bucket.get(request.key)
+    request.body.read()
+    if request.method == "GET":
+        return xml_response(xml.document("Tagging", xml.nest("TagSet")))
+    return Response(204 if request.method == "DELETE" else 200)

@@ -1,0 +1,106 @@
+"""Filters, order and paging of the List operations, over the full list of the control plane."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from typing import Any, Mapping, Sequence
+
+from hyperpod_rehearsal.sagemaker.api import ApiError
+
+PAGE = 10
+"""Entries of a page when MaxResults is not given. What AWS takes is not written down for every operation; a small
+number makes a client that forgets NextToken fail here and not there."""
+
+
+def cluster_page(clusters: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListClusters."""
+    chosen = [
+        item
+        for item in clusters
+        if request.get("NameContains", "") in item["ClusterName"] and _within(item["CreationTime"], request)
+    ]
+    ordered = _ordered(chosen, request, {"NAME": "ClusterName", "CREATION_TIME": "CreationTime"})
+    return _page("ClusterSummaries", ordered, request)
+
+
+def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListClusterNodes."""
+    group = request.get("InstanceGroupNameContains", "")
+    chosen = [item for item in nodes if group in item["InstanceGroupName"] and _within(item["LaunchTime"], request)]
+    ordered = _ordered(chosen, request, {"NAME": "InstanceGroupName", "CREATION_TIME": "LaunchTime"})
+    if not request.get("IncludeNodeLogicalIds"):
+        ordered = [{key: value for key, value in item.items() if key != "NodeLogicalId"} for item in ordered]
+    return _page("ClusterNodeSummaries", ordered, request)
+
+
+def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListClusterEvents: summaries, the newest first where no order is asked for."""
+    wanted = {
+        member: request[asked]
+        for asked, member in (
+            ("InstanceGroupName", "InstanceGroupName"),
+            ("NodeId", "InstanceId"),
+            ("ResourceType", "ResourceType"),
+            ("OperationId", "OperationId"),
+        )
+        if asked in request
+    }
+    chosen = [
+        {key: value for key, value in event.items() if key != "EventDetails"}
+        for event in events
+        if all(event.get(member) == value for member, value in wanted.items())
+        and _within(event["EventTime"], request, "EventTime")
+    ]
+    ordered = chosen if request.get("SortOrder") == "Ascending" else chosen[::-1]
+    return _page("Events", ordered, request)
+
+
+def event_details(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of DescribeClusterEvent. Raises ApiError."""
+    for event in events:
+        if event["EventId"] == request["EventId"]:
+            return {"EventDetails": dict(event)}
+    raise ApiError("ResourceNotFound", f"Event {request['EventId']} not found.")
+
+
+def tag_page(tags: Sequence[Mapping[str, str]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of ListTags."""
+    return _page("Tags", tags, request)
+
+
+def _within(time: float, request: Mapping[str, Any], kind: str = "CreationTime") -> bool:
+    after: float = request.get(f"{kind}After", time)
+    before: float = request.get(f"{kind}Before", time)
+    return after <= time <= before
+
+
+def _ordered(
+    items: Sequence[Mapping[str, Any]], request: Mapping[str, Any], members: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    member = members[request.get("SortBy", "CREATION_TIME")]
+    return sorted(items, key=lambda item: item[member], reverse=request.get("SortOrder") == "Descending")
+
+
+def _page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    question = {name: value for name, value in sorted(request.items()) if name not in ("NextToken", "MaxResults")}
+    seal = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]
+    start = _read_token(request["NextToken"], seal) if "NextToken" in request else 0
+    end = start + request.get("MaxResults", PAGE)
+    answer: dict[str, Any] = {member: list(items[start:end])}
+    if end < len(items):
+        answer["NextToken"] = base64.b64encode(f"{seal}:{end}".encode()).decode()
+    return answer
+
+
+def _read_token(token: str, seal: str) -> int:
+    """The position that a token stands for. Raises ApiError when it belongs to another question."""
+    try:
+        found, _, position = base64.b64decode(token, validate=True).decode("ascii").partition(":")
+        if found == seal:
+            return int(position)
+    except (binascii.Error, ValueError):
+        pass
+    raise ApiError("ValidationException", "The pagination token is invalid for the specified request")

@@ -1,0 +1,116 @@
+"""Instance groups that grow and shrink: by UpdateCluster, or by the nodes that a caller adds and deletes."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_rehearsal import events, slurm_conf
+from hyperpod_rehearsal.bundle_source import provisioning_parameters
+from hyperpod_rehearsal.cluster_state import RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.operations import Operations, memory_per_node
+
+
+def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
+    """Apply an UpdateCluster request: groups grow, shrink, come and go; the cluster is Updating meanwhile.
+
+    Where nodes are provisioned continuously it stays InService, and a node that fails fails no update.
+    """
+    with operations.lock:
+        if cluster.status != ("InService" if cluster.continuous else "Updating"):
+            return
+        groups = {group["InstanceGroupName"]: group for group in cluster.groups}
+        groups.update({group["InstanceGroupName"]: dict(group) for group in request.get("InstanceGroups", [])})
+        for name in request.get("InstanceGroupsToDelete", []):
+            groups.pop(name, None)
+        before = {group["InstanceGroupName"]: group.get("InstanceCount", 0) for group in cluster.groups}
+        cluster.request["InstanceGroups"] = list(groups.values())
+        for field in ("NodeRecovery", "Orchestrator", "NodeProvisioningMode"):
+            if field in request:
+                cluster.request[field] = request[field]
+        limits = {name: group.get("InstanceCount", 0) for name, group in groups.items()}
+        leaving = [
+            node
+            for name in {node.group for node in cluster.nodes.values()}
+            for node in cluster.in_group(name)[limits.get(name, 0) :]
+        ]
+        for node in leaving:
+            operations.in_hand.add(node.instance_id)
+            node.status = "ShuttingDown"
+        if cluster.slurm:
+            parameters = provisioning_parameters(operations.store, cluster.request)
+            cluster.slurm, cluster.partitions = slurm_conf.roles_of(cluster.request, parameters)
+        arriving = [
+            node
+            for group in cluster.groups
+            for node in operations.add_nodes(cluster, group, group.get("InstanceCount", 0))
+        ]
+        _note_counts(cluster, before, limits)
+    failure = _change(operations, cluster, leaving, arriving)
+    with operations.lock:
+        if cluster.status == "Updating":
+            cluster.status, cluster.failure_message = "InService", failure
+
+
+def grow(operations: Operations, cluster: RehearsedCluster, name: str, by: int) -> List[RehearsedNode]:
+    """Raise the count of a group; returns its new nodes, which `bring_up` boots. Call with the lock held."""
+    group = cluster.group(name)
+    before = group.get("InstanceCount", 0)
+    group["InstanceCount"] = before + by
+    _note_counts(cluster, {name: before}, {name: before + by})
+    return operations.add_nodes(cluster, group, len(cluster.in_group(name)) + by)
+
+
+def bring_up(operations: Operations, cluster: RehearsedCluster, arriving: Sequence[RehearsedNode]) -> None:
+    """Boot nodes that `grow` has made."""
+    _change(operations, cluster, [], arriving)
+
+
+def forget(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+    """Take claimed nodes out of their groups' counts, before anybody could bring them back."""
+    with operations.lock:
+        before = {node.group: cluster.group(node.group).get("InstanceCount", 0) for node in leaving}
+        for node in leaving:
+            cluster.group(node.group)["InstanceCount"] -= 1
+            node.status = "ShuttingDown"
+        _note_counts(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
+
+
+def drop(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+    """End the machines of nodes that `forget` has taken out."""
+    _change(operations, cluster, leaving, [])
+
+
+def _change(
+    operations: Operations,
+    cluster: RehearsedCluster,
+    leaving: Sequence[RehearsedNode],
+    arriving: Sequence[RehearsedNode],
+) -> str:
+    """Remove and boot machines, tell those that stay; returns what failed, "" when nothing did."""
+    operations.changed()
+    try:
+        for node in leaving:
+            operations.slurm.lost(cluster, node)
+            operations.fleet.remove(node)
+            with operations.lock:
+                cluster.nodes.pop(node.instance_id, None)
+                operations.in_hand.discard(node.instance_id)
+            events.removed(cluster, node)
+        operations.fleet.refresh(cluster, memory_per_node(len(cluster.nodes)))
+        if leaving or arriving:
+            operations.slurm.reconfigure(cluster)
+        operations.launch_all(cluster, arriving, [] if cluster.continuous else arriving)
+    except HyperpodKitError as err:
+        return err.message
+    return ""
+
+
+def _note_counts(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    changed: Dict[str, tuple[int, int]] = {
+        name: (before.get(name, 0), after.get(name, 0))
+        for name in {**before, **after}
+        if before.get(name, 0) != after.get(name, 0)
+    }
+    for name, (old, new) in changed.items():
+        events.scaled(cluster, name, old, new)

@@ -1,0 +1,74 @@
+"""What `rehearse up` was asked for, handed to the daemon through <state>/settings.json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Tuple
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_rehearsal import state
+from hyperpod_rehearsal.profiles import STOCK, Profile, profile_of
+
+
+@dataclass(frozen=True)
+class RehearsalSettings:
+    """`shares`: (directory here, path in every node), read-only; `trees`: directories whose content is laid over the
+    image. The Slurm values are assumptions about AWS's own slurm.conf, which is not public: cred_expire (seconds; a
+    requeued job waits that long), slurmd_timeout (seconds). `image`: path of the node image. `shm_size`: size of each
+    node's /dev/shm, as tmpfs(5) writes it. `profile_name`: which of profiles.py it is."""
+
+    name: str
+    image: str
+    shares: Tuple[Tuple[str, str], ...] = ()
+    cred_expire: int = 10
+    slurmd_timeout: int = 30
+    shm_size: str = "2G"
+    creation_timeout: float = 3600.0
+    trees: Tuple[str, ...] = ()
+    profile_name: str = STOCK.name
+
+    @property
+    def profile(self) -> Profile:
+        """Raises RehearsalError when it is of another release."""
+        return profile_of(self.profile_name)
+
+    def save(self, root: Path) -> None:
+        state.write_json(root / "settings.json", asdict(self))
+
+    @classmethod
+    def load(cls, root: Path) -> RehearsalSettings:
+        """Raises RehearsalError when `up` left none."""
+        data = state.read_json(root / "settings.json")
+        if data is None:
+            raise RehearsalError(f"no settings in {root}", hint="hyperpod-kit rehearse up")
+        data["shares"] = tuple((here, there) for here, there in data["shares"])
+        data["trees"] = tuple(data["trees"])
+        return cls(**data)
+
+
+def parse_share(text: str) -> Tuple[str, str]:
+    """(directory here, path in the nodes) of `DIR:/path`; `DIR` alone keeps its own path. Raises RehearsalError."""
+    here, _, there = text.partition(":")
+    path = Path(here).resolve()
+    target = there or str(path)
+    if not path.is_dir():
+        raise RehearsalError(f"--share {text}: {path} is no directory")
+    if not target.startswith("/") or ":" in target or ":" in str(path):
+        raise RehearsalError(f"--share {text}: expected DIR:/absolute/path without further colons")
+    return str(path), target
+
+
+def parse_tree(text: str) -> str:
+    """The directory of `--tree`. Raises RehearsalError."""
+    path = Path(text).resolve()
+    if not path.is_dir():
+        raise RehearsalError(f"--tree {text}: {path} is no directory")
+    # /bin, /lib and /sbin are links in the image, and a directory in their place would hide all that lies there.
+    real = sorted(name for name in ("bin", "lib", "lib64", "sbin") if (path / name).exists())
+    if real:
+        raise RehearsalError(
+            f"--tree {text}: {', '.join(real)} would take the place of the image's own",
+            hint=f"put it below {path / 'usr'}",
+        )
+    return str(path)

@@ -1,0 +1,287 @@
+"""Who signed a request: AWS Signature Version 4 in the headers or in a presigned URL, and version 2 in one.
+
+First `claim`, which needs no byte of the body and turns strangers away; then `Claim.verify`, with the body's digest
+where the signature holds it.
+"""
+
+from __future__ import annotations
+
+import base64
+import calendar
+import hashlib
+import hmac
+import re
+import time
+from dataclasses import dataclass
+from typing import Iterator, Mapping, Optional, Sequence
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.standins import sigv4
+
+SKEW = 15 * 60
+"""Seconds by which a client's clock may be off."""
+LONGEST = 604800
+ABSENT, MALFORMED, UNKNOWN, TOKEN, SKEWED, WRONG, EXPIRED, QUERY, UNSIGNED_HEADERS, NO_DIGEST = (
+    "absent",
+    "malformed",
+    "unknown",
+    "token",
+    "skewed",
+    "wrong",
+    "expired",
+    "query",
+    "unsigned headers",
+    "no digest",
+)
+"""Why a request is turned away."""
+_FORM = re.compile(
+    r"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/(\d{8}/[^/, ]+/[^/, ]+/aws4_request), *"
+    r"SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})"
+)
+_SUBRESOURCES = frozenset(
+    (
+        "acl",
+        "cors",
+        "delete",
+        "lifecycle",
+        "location",
+        "logging",
+        "notification",
+        "partNumber",
+        "policy",
+        "requestPayment",
+        "tagging",
+        "torrent",
+        "uploadId",
+        "uploads",
+        "versionId",
+        "versioning",
+        "versions",
+        "website",
+        "response-content-type",
+        "response-content-language",
+        "response-expires",
+        "response-cache-control",
+        "response-content-disposition",
+        "response-content-encoding",
+    )
+)
+"""Of the query, what version 2 signs."""
+
+
+class SignatureRefused(Exception):
+    """A request that nobody with a key has signed. `why`: one of the constants above."""
+
+    def __init__(self, why: str, message: str = "") -> None:
+        super().__init__(f"{why} {message}".strip())
+        self.why = why
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a request says of itself. `payload`: the digest, or the word in its place, that is signed; None where the
+    service signs the body's digest without a header. `query`: of a presigned URL, without the signature. `verified`:
+    it is proved already."""
+
+    key: Key
+    service: str
+    stamp: str
+    scope: str
+    names: Sequence[str]
+    signature: str
+    payload: Optional[str]
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    verified: bool = False
+
+    @property
+    def signing_key(self) -> bytes:
+        """The key with which chunks of the body are signed too."""
+        return sigv4.signing_key(self.key.secret, self.scope)
+
+    def verify(self, payload: str) -> None:
+        """`payload`: digest of the body, or what stands for it. Raises SignatureRefused WRONG."""
+        if self.verified:
+            return
+        key = self.signing_key
+        for path in dict.fromkeys(_paths(self.path)):
+            for query in dict.fromkeys(_queries(self.query)):
+                asked = sigv4.canonical_request(self.method, path, query, self.headers, self.names, payload)
+                made = sigv4.signature(key, sigv4.ALGORITHM, self.stamp, self.scope, hashlib.sha256(asked).hexdigest())
+                if hmac.compare_digest(made, self.signature):
+                    return
+        raise SignatureRefused(WRONG)
+
+
+def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[str, str], now: float) -> Claim:
+    """What a request claims. `target`: of the request line; `headers`: lower-case names. Raises SignatureRefused."""
+    url = urlsplit(target)
+    query = dict(parse_qsl(url.query, keep_blank_values=True))
+    if "X-Amz-Signature" in query or "X-Amz-Expires" in query:
+        return _presigned(known, method, url.path, url.query, query, headers, now)
+    if "Signature" in query and "authorization" not in headers:
+        return _version_2(known, method, url.path, query, headers, now)
+    said = headers.get("authorization")
+    if said is None:
+        raise SignatureRefused(ABSENT)
+    found = _FORM.fullmatch(said.strip())
+    if found is None:
+        raise SignatureRefused(MALFORMED)
+    access, scope, names, signature = found.groups()
+    key = _key(known, access, headers.get("x-amz-security-token", ""))
+    service, stamp = scope.split("/")[2], headers.get("x-amz-date", "")
+    if abs(_moment(stamp, scope) - now) > SKEW:
+        raise SignatureRefused(SKEWED, stamp)
+    payload = headers.get("x-amz-content-sha256")
+    if payload is None and service == "s3":
+        raise SignatureRefused(NO_DIGEST)
+    return Claim(
+        key,
+        service,
+        stamp,
+        scope,
+        _signed_names(names, headers),
+        signature,
+        payload,
+        method,
+        url.path,
+        url.query,
+        headers,
+    )
+
+
+def _key(known: Mapping[str, Key], access: str, token: str) -> Key:
+    key = known.get(access)
+    if key is None:
+        raise SignatureRefused(UNKNOWN, access)
+    if not hmac.compare_digest(key.token.encode(), token.encode()):
+        raise SignatureRefused(TOKEN)
+    return key
+
+
+def _moment(stamp: str, scope: str) -> float:
+    """Unix seconds of an x-amz-date that is of the scope's day. Raises SignatureRefused."""
+    try:
+        moment = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise SignatureRefused(MALFORMED) from None
+    if not scope.startswith(f"{stamp[:8]}/"):
+        raise SignatureRefused(MALFORMED)
+    return moment
+
+
+def _signed_names(said: str, headers: Mapping[str, str]) -> Sequence[str]:
+    """The headers that are signed. Raises SignatureRefused where one that counts is not."""
+    names = said.split(";")
+    if "host" not in names or names != sorted(set(names)) or any(name not in headers for name in names):
+        raise SignatureRefused(MALFORMED if "host" not in names else WRONG)
+    if any(name.startswith("x-amz-") and name not in names for name in headers):
+        raise SignatureRefused(UNSIGNED_HEADERS)
+    return names
+
+
+def _presigned(
+    known: Mapping[str, Key],
+    method: str,
+    path: str,
+    raw: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    now: float,
+) -> Claim:
+    access, _, scope = query.get("X-Amz-Credential", "").partition("/")
+    try:
+        signed, lasts = (
+            _moment(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
+            int(query["X-Amz-Expires"]),
+        )
+    except (KeyError, ValueError, SignatureRefused):
+        raise SignatureRefused(
+            QUERY, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and X-Amz-Expires a number"
+        ) from None
+    if not 0 <= lasts <= LONGEST:
+        raise SignatureRefused(
+            QUERY,
+            "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires "
+            f"must be less than {LONGEST} seconds",
+        )
+    if signed - now > SKEW:
+        raise SignatureRefused(SKEWED, query["X-Amz-Date"])
+    if now > signed + lasts:
+        raise SignatureRefused(EXPIRED)
+    form = _FORM.fullmatch(
+        f"{query.get('X-Amz-Algorithm')} Credential={access}/{scope}, "
+        f"SignedHeaders={query.get('X-Amz-SignedHeaders')}, "
+        f"Signature={query.get('X-Amz-Signature')}"
+    )
+    if form is None or not scope.startswith(query["X-Amz-Date"][:8] + "/"):
+        raise SignatureRefused(
+            QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong"
+        )
+    key = _key(known, access, query.get("X-Amz-Security-Token", ""))
+    rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
+    return Claim(
+        key,
+        scope.split("/")[2],
+        query["X-Amz-Date"],
+        scope,
+        _signed_names(form.group(3), headers),
+        form.group(4),
+        headers.get("x-amz-content-sha256", sigv4.UNSIGNED),
+        method,
+        path,
+        rest,
+        headers,
+    )
+
+
+def _version_2(
+    known: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
+) -> Claim:
+    """A URL presigned as S3 took it before version 4, and still takes it in old regions. Raises SignatureRefused."""
+    expires = query.get("Expires", "")
+    if not (expires.isascii() and expires.isdigit()):
+        raise SignatureRefused(ABSENT)
+    if now > int(expires):
+        raise SignatureRefused(EXPIRED)
+    key = _key(known, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
+    amz = {name: value.strip() for name, value in headers.items() if name.startswith("x-amz-")}
+    if key.token:
+        amz["x-amz-security-token"] = key.token
+    chosen = sorted((name, value) for name, value in query.items() if name in _SUBRESOURCES)
+    asked = "&".join(name + (f"={value}" if value else "") for name, value in chosen)
+    resource = f"{path}?{asked}" if asked else path
+    text = "\n".join(
+        [
+            method,
+            headers.get("content-md5", ""),
+            headers.get("content-type", ""),
+            expires,
+            *(f"{name}:{amz[name]}" for name in sorted(amz)),
+            resource,
+        ]
+    )
+    made = base64.b64encode(hmac.new(key.secret.encode(), text.encode("latin-1"), hashlib.sha1).digest()).decode()
+    if not hmac.compare_digest(made.encode(), query["Signature"].encode()):
+        raise SignatureRefused(WRONG)
+    return Claim(key, "s3", "", "", (), "", sigv4.UNSIGNED, method, path, "", headers, verified=True)
+
+
+def _paths(path: str) -> Iterator[str]:
+    """The forms that clients sign a path in: as they sent it, spelt as the standard says, and quoted once more."""
+    raw = path.encode("latin-1")
+    yield path or "/"
+    yield quote(unquote_to_bytes(raw), safe="/-_.~") or "/"
+    yield quote(raw, safe="/-_.~")
+
+
+def _queries(query: str) -> Iterator[str]:
+    """The same of a query: its parts in order."""
+    parts = [part.partition("=")[::2] for part in query.split("&") if part]
+    yield "&".join(f"{name}={value}" for name, value in sorted(parts))
+    spelt = [tuple(quote(unquote_to_bytes(word.encode("latin-1")), safe="-_.~") for word in part) for part in parts]
+    yield "&".join(f"{name}={value}" for name, value in sorted(spelt))

@@ -1,0 +1,125 @@
+"""How the platform talks to a cluster's Slurm: through its controller, as root, with a deadline on every call."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.system.wait import fixed_pause, poll_until
+from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
+from hyperpod_rehearsal.machine import Machines
+
+SCONTROL = "/opt/slurm/bin/scontrol"
+SINFO = "/opt/slurm/bin/sinfo"
+SQUEUE = "/opt/slurm/bin/squeue"
+DEAD_REASON = "hyperpod:instance-lost"
+ACTION_REPLACE, ACTION_REBOOT = "Action:Replace", "Action:Reboot"
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """What Slurm says of a node. `state`: sinfo's long form without marks; `registered_at`: Unix seconds, 0 unknown."""
+
+    state: str
+    reason: str
+    registered_at: float
+
+
+class SlurmControl:
+    """Every method is silent (None, False, {}) while no controller answers."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    def _run(self, cluster: RehearsedCluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
+        """On the first controller that can; Slurm's commands go from there to the one in control."""
+        for controller in cluster.controllers:
+            with suppress(HyperpodKitError):
+                return self._machines.execute(controller.instance_id, argv, timeout=timeout).stdout
+        return None
+
+    def lost(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
+        if node.role in ("", CONTROLLER):
+            return False
+        return (
+            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=down", f"reason={DEAD_REASON}")
+            is not None
+        )
+
+    def give_up(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Mark a node as HyperPod's agents do: its jobs go on, or end by themselves, and it gets no others."""
+        return (
+            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=fail", f"reason={ACTION_REPLACE}")
+            is not None
+        )
+
+    def is_used(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Whether a job that runs has the node; True also while Slurm does not answer."""
+        return self._run(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
+
+    def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Let Slurm use a node again."""
+        return self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=resume") is not None
+
+    def reasons(self, cluster: RehearsedCluster) -> Dict[str, SlurmNode]:
+        """Host name -> what Slurm says, for the nodes that carry a reason."""
+        text = self._run(cluster, SINFO, "-h", "-N", "-o", "%N|%T|%E") or ""
+        found: Dict[str, SlurmNode] = {}
+        for line in text.splitlines():
+            parts = line.split("|", 2)
+            if len(parts) == 3 and parts[2] != "none":
+                found[parts[0].strip()] = SlurmNode(parts[1].rstrip("*~#!%$@^-"), parts[2], 0.0)
+        return found
+
+    def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
+        """What Slurm says of one node."""
+        text = self._run(cluster, SCONTROL, "-o", "show", "node", node.host)
+        return None if text is None else parse_node(text)
+
+    def registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Whether slurmd of the machine that runs now, not of the one before it, has registered."""
+        said = self.describe(cluster, node)
+        return said is not None and said.registered_at >= int(node.booted_at)
+
+    def reconfigure(self, cluster: RehearsedCluster) -> bool:
+        """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11.
+
+        False at once where none runs: a bundle may start no Slurm at all.
+        """
+        if self._run(cluster, "systemctl", "is-active", "--quiet", "slurmctld") is None:
+            return False
+        for controller in cluster.controllers:  # those that stand by too: they read their files when they start
+            with suppress(HyperpodKitError):
+                self._machines.execute(controller.instance_id, ("systemctl", "try-restart", "slurmctld"), timeout=60)
+        if (
+            poll_until(
+                lambda: self._run(cluster, SCONTROL, "ping"),
+                lambda said: said is not None,
+                fixed_pause(0.2),
+                seconds=30,
+            )
+            is None
+        ):
+            return False
+        return self._run(cluster, SCONTROL, "reconfigure", timeout=30) is not None
+
+
+def parse_node(text: str) -> SlurmNode:
+    """One line of `scontrol -o show node`, times in UTC."""
+
+    def field(name: str) -> str:
+        match = re.search(rf"(?:^|\s){name}=(\S+)", text)
+        return match.group(1) if match else ""
+
+    started = 0.0
+    stamp = field("SlurmdStartTime")
+    if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", stamp):
+        started = float(calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S")))
+    reason = re.search(r"\sReason=(.*?)(?:\s\[[^]]*\])?\s*$", text)
+    return SlurmNode(field("State"), reason.group(1) if reason else "", started)

@@ -1,0 +1,212 @@
+"""Mountpoint's rules for open files: one writer from the start to the end, or readers."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import threading
+import time
+from concurrent.futures import Executor
+from typing import Dict, List, Optional, Tuple
+
+from hyperpod_rehearsal.standins.fuse import wire
+from hyperpod_rehearsal.standins.fuse.session import Handler, Refusal
+from hyperpod_rehearsal.standins.fuse.wire import FuseRequest
+from hyperpod_rehearsal.standins.mountpoint_s3.client import ObjectHead, S3Client
+from hyperpod_rehearsal.standins.mountpoint_s3.filesystem import MountRules, NameOperations
+from hyperpod_rehearsal.standins.mountpoint_s3.reader import ObjectReader
+from hyperpod_rehearsal.standins.mountpoint_s3.tree import REMOTE, UNOPENED, WRITING, Inode, Tree
+from hyperpod_rehearsal.standins.mountpoint_s3.writer import ObjectWriter
+
+
+class _OpenFile:
+    """An open file: of `reader` and `writer` one is set. flushed: it was closed by a process once."""
+
+    def __init__(
+        self, node: Inode, reader: Optional[ObjectReader] = None, writer: Optional[ObjectWriter] = None
+    ) -> None:
+        self.node = node
+        self.reader = reader
+        self.writer = writer
+        self.flushed = False
+
+
+class Files:
+    """Handles of open files and directories."""
+
+    def __init__(self, tree: Tree, names: NameOperations, client: S3Client, pool: Executor, rules: MountRules) -> None:
+        self._tree = tree
+        self._names = names
+        self._client = client
+        self._pool = pool
+        self._rules = rules
+        self._lock = threading.RLock()
+        self._handles = itertools.count(1)
+        self._open: Dict[int, _OpenFile] = {}
+        self._listings: Dict[int, List[Tuple[bytes, int, int]]] = {}
+
+    def handlers(self) -> Dict[int, Handler]:
+        """What to call for each opcode."""
+        return {
+            wire.OPEN: self.open,
+            wire.READ: self.read,
+            wire.WRITE: self.write,
+            wire.FLUSH: self.flush,
+            wire.FSYNC: self.fsync,
+            wire.RELEASE: self.release,
+            wire.OPENDIR: self.opendir,
+            wire.READDIR: self.readdir,
+            wire.RELEASEDIR: self.releasedir,
+        }
+
+    def open(self, request: FuseRequest) -> bytes:
+        """EPERM where an object would have to be changed in place, or be read while it is written."""
+        flags = wire.U32.unpack_from(request.body)[0]
+        if flags & (os.O_SYNC | os.O_DSYNC):
+            raise Refusal(errno.EINVAL, "O_SYNC and O_DSYNC are not supported")
+        node = self._tree.node(request.node)
+        if node.directory:
+            raise Refusal(errno.EISDIR, "is a directory")
+        access, truncate = flags & os.O_ACCMODE, bool(flags & os.O_TRUNC)
+        self._finish_closed_writer(node)
+        if node.status == REMOTE and access != os.O_WRONLY and node.parent is not None:
+            self._see_again(node)
+        overwrite = self._rules.allow_overwrite and truncate
+        with self._lock:
+            if access == os.O_WRONLY or (access == os.O_RDWR and (node.status == UNOPENED or overwrite)):
+                return wire.open_reply(self._open_for_writing(node, request.pid, overwrite))
+            if node.status != REMOTE:
+                raise Refusal(errno.EPERM, f"{self._tree.key(node)} is not readable while being written")
+            reader = ObjectReader(self._client, self._pool, self._tree.key(node), node.found, self._rules.read_part)
+            handle = next(self._handles)
+            self._open[handle] = _OpenFile(node, reader=reader)
+            node.readers.add(handle)
+            return wire.open_reply(handle)
+
+    def _finish_closed_writer(self, node: Inode) -> None:
+        """A file that its opener has closed counts as written, even if the kernel has not released it yet."""
+        with self._lock:
+            held = self._open.get(node.writer) if node.writer is not None else None
+        if held is not None and held.writer is not None and (held.flushed or held.writer.state != "open"):
+            if held.writer.state == "open":
+                self._complete(held.writer, node)
+            node.writer = None
+
+    def _see_again(self, node: Inode) -> None:
+        """Open sees the object as it is now."""
+        now = self._tree.find(node.parent, node.name) if node.parent is not None else node
+        if now is None:
+            raise Refusal(errno.ENOENT, "no such file")
+        if now is not node:
+            raise Refusal(errno.ESTALE, f"{self._tree.key(node)} is another file now")
+
+    def _open_for_writing(self, node: Inode, pid: int, overwrite: bool) -> int:
+        key = self._tree.key(node)
+        if node.writer is not None:
+            raise Refusal(errno.EPERM, f"{key} is already being written")
+        if node.readers:
+            raise Refusal(errno.EPERM, f"{key} is not writable while being read")
+        if node.status == REMOTE and not overwrite:
+            raise Refusal(errno.EPERM, f"{key} exists; it can be overwritten with --allow-overwrite and O_TRUNC only")
+        node.status, node.found = WRITING, ObjectHead(0, time.time(), "")
+        handle = next(self._handles)
+        self._open[handle] = _OpenFile(
+            node, writer=ObjectWriter(self._client, self._pool, key, pid, self._rules.write_part)
+        )
+        node.writer = handle
+        return handle
+
+    def _complete(self, writer: ObjectWriter, node: Inode) -> None:
+        try:
+            writer.complete()
+        except Refusal:
+            node.status = REMOTE  # what S3 has, if anything, shows again
+            raise
+        if node.status == WRITING:
+            self._tree.publish(node, ObjectHead(writer.offset, time.time(), writer.etag))
+
+    def _held(self, request: FuseRequest) -> _OpenFile:
+        held = self._open.get(request.handle())
+        if held is None:
+            raise Refusal(errno.EBADF, "no such handle")
+        return held
+
+    def read(self, request: FuseRequest) -> bytes:
+        """Bytes of the version that was opened."""
+        held = self._held(request)
+        _, offset, size = wire.IN_READ.unpack_from(request.body)
+        if held.reader is None:
+            raise Refusal(errno.EBADF, "file handle is not open for reads")
+        return held.reader.read(offset, size)
+
+    def write(self, request: FuseRequest) -> bytes:
+        """In order only."""
+        held = self._held(request)
+        handle, offset, size = wire.IN_READ.unpack_from(request.body)
+        if held.writer is None:
+            raise Refusal(errno.EBADF, "file handle is not open for writes")
+        if held.flushed:
+            if held.node.writer != handle:
+                raise Refusal(errno.EBADF, "file handle has been invalidated by a newer handle opened")
+            held.flushed = False
+        try:
+            count = held.writer.write(offset, request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size])
+        except Refusal:
+            held.node.status = REMOTE
+            raise
+        held.node.found = ObjectHead(held.writer.offset, time.time(), "")
+        return wire.WRITE_OUT.pack(count, 0)
+
+    def flush(self, request: FuseRequest) -> bytes:
+        """close(2): the opener's own completes the upload, so that its error reaches the program."""
+        held = self._held(request)
+        held.flushed = True
+        if held.writer is not None:
+            if held.writer.state == "failed":
+                raise Refusal(errno.EIO, "upload already terminated")
+            if held.writer.offset and request.pid == held.writer.pid:
+                self._complete(held.writer, held.node)
+        return b""
+
+    def fsync(self, request: FuseRequest) -> bytes:
+        """Completes the upload: the object is visible, and later writes fail."""
+        held = self._held(request)
+        if held.writer is not None:
+            self._complete(held.writer, held.node)
+        return b""
+
+    def release(self, request: FuseRequest) -> bytes:
+        """The last reference is gone. A writer that was killed has its object published as far as it came, as
+        Mountpoint does: a checkpoint needs a manifest that is written last."""
+        with self._lock:
+            held = self._open.pop(request.handle(), None)
+        if held is None:
+            return b""
+        node = held.node
+        node.readers.discard(request.handle())
+        try:
+            if held.writer is not None and held.writer.state == "open":
+                self._complete(held.writer, node)
+        finally:
+            if node.writer == request.handle():
+                node.writer = None
+        return b""
+
+    def opendir(self, request: FuseRequest) -> bytes:
+        """A listing as of now."""
+        entries = self._names.list_directory(self._tree.node(request.node))
+        with self._lock:
+            handle = next(self._handles)
+            self._listings[handle] = entries
+        return wire.open_reply(handle)
+
+    def readdir(self, request: FuseRequest) -> bytes:
+        """Entries of the listing, sorted."""
+        handle, offset, size = wire.IN_READ.unpack_from(request.body)
+        return wire.pack_directory(self._listings.get(handle, []), offset, size)
+
+    def releasedir(self, request: FuseRequest) -> bytes:
+        """Forget the listing."""
+        self._listings.pop(request.handle(), None)
+        return b""

@@ -1,0 +1,64 @@
+"""Mount a pass-through file system and leave a daemon behind that serves it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import syslog
+from typing import Optional
+
+from hyperpod_rehearsal.standins.fuse.background import StartFailed, run_in_background
+from hyperpod_rehearsal.standins.fuse.session import (
+    MS_NOATIME,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_RDONLY,
+    FuseSession,
+    mount,
+    name_process,
+)
+from hyperpod_rehearsal.standins.passthrough.filesystem import PassThrough
+from hyperpod_rehearsal.standins.passthrough.identity import PosixIdentity
+from hyperpod_rehearsal.standins.proxy_state import ProxyState
+
+
+def mount_directory(
+    directory: str,
+    target: str,
+    *,
+    program: str,
+    source: str,
+    subtype: str,
+    squash: Optional[PosixIdentity] = None,
+    read_only: bool = False,
+    no_atime: bool = False,
+    root_squash: bool = False,
+    state: Optional[ProxyState] = None,
+) -> int:
+    """Show `directory` at `target` as file system `fuse.<subtype>` from `source`; returns an exit code.
+
+    With `squash` the file system alone decides what is allowed, as a server does; without, the kernel checks the
+    caller's permissions too. `root_squash`: root is nobody. `state`: what the mount helper notes of the mount beside
+    /proc/mounts.
+    """
+    options = "allow_other" if squash is not None else "allow_other,default_permissions"
+    flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if read_only else 0) | (MS_NOATIME if no_atime else 0)
+
+    def start() -> FuseSession:
+        name_process(program)
+        os.umask(0)  # the kernel has applied the caller's
+        syslog.openlog(program, syslog.LOG_PID, syslog.LOG_DAEMON)
+        if state is not None:
+            state.write(os.getpid(), sys.argv)
+        try:
+            files = PassThrough(directory, squash, root_squash=root_squash)
+            descriptor = mount(source, target, f"fuse.{subtype}", options=options, flags=flags)
+        except OSError as err:
+            if state is not None:
+                state.remove()
+            raise StartFailed(f"{program}: mounting {target} failed: {err.strerror}", 32) from err
+        session = FuseSession(descriptor, target, files.handlers(), files.forget)
+        session.start()
+        return session
+
+    return run_in_background(start, target, after=state.remove if state is not None else None)

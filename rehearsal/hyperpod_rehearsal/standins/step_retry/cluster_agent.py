@@ -1,0 +1,151 @@
+"""HyperPod's cluster agent on the controller: it looks at a job's nodes, and exchanges those that are not healthy.
+
+What is known of the real one is what it says in public logs. Here a node is unhealthy when its slurmd does not answer,
+or when Slurm has it DOWN or as FAIL with one of HyperPod's reasons; replacing it is the platform's, by that reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List
+
+from hyperpod_rehearsal.standins.step_retry.agent_call import PORT, AgentError, opened
+
+SCONTROL = "/opt/slurm/bin/scontrol"
+REPLACE = "Action:Replace"
+REASONS = (REPLACE, "Action:Reboot")
+SLURMD = 6818
+TRES = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES", "AllocTRES", "TRES")
+"""Fields of a job that name what it has of each node, GPUs as gres."""
+
+TRIES, EACH = 2, 1.5
+"""How often a slurmd is asked for a connection, and for how many seconds."""
+
+
+RESIZE_WITHIN = 30.0
+"""Seconds that slurmctld gets to take a resize."""
+
+
+def scontrol(*argv: str) -> str:
+    """Raises AgentError with what Slurm says."""
+    with tempfile.TemporaryDirectory() as place:  # a resize leaves scripts where it was called
+        done = subprocess.run(
+            [SCONTROL, *argv],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            timeout=60,
+            cwd=place,
+        )
+    if done.returncode:
+        raise AgentError(f"scontrol {' '.join(argv)}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def fields(line: str) -> Dict[str, str]:
+    """The fields of one record of `scontrol -o show`."""
+    found: Dict[str, str] = {}
+    for name, value in re.findall(r"(\S+?)=(\S*)", line):
+        found.setdefault(name, value)
+    return found
+
+
+def hosts(names: str) -> List[str]:
+    return scontrol("show", "hostnames", names).split()
+
+
+def healthy(node: str) -> bool:
+    record = scontrol("-o", "show", "node", node)
+    known = fields(record)
+    state = known.get("State", "")
+    if "DOWN" in state or ("FAIL" in state and any(f"Reason={reason} " in record for reason in REASONS)):
+        return False
+    for number in range(TRIES):
+        try:
+            socket.create_connection((known.get("NodeAddr", node), SLURMD), timeout=EACH).close()
+            return True
+        except OSError:
+            time.sleep(0.5 if number + 1 < TRIES else 0)
+    return False
+
+
+class ClusterAgent:
+    """Answers one question after the other."""
+
+    def answer(self, question: Dict[str, Any]) -> Dict[str, Any]:
+        """Raises AgentError."""
+        job = fields(scontrol("-o", "show", "job", str(int(question["job"]))))
+        owner = int(job["UserId"].rpartition("(")[2].rstrip(")"))
+        if question["uid"] not in (0, owner):
+            raise AgentError(f"job {job['JobId']} is not uid {question['uid']}'s")
+        if question["action"] == "expand":
+            return self._expand(job, str(int(question["donor"])))
+        return {"diagnose": self._diagnose, "shrink": self._shrink}[question["action"]](job)
+
+    def _diagnose(self, job: Dict[str, str]) -> Dict[str, Any]:
+        if job["JobState"] != "RUNNING":
+            return {"action": "NONE"}
+        bad = [node for node in hosts(job["NodeList"]) if not healthy(node)]
+        if not bad:
+            return {"action": "NONE"}
+        for node in bad:
+            scontrol("update", f"nodename={node}", "state=fail", f"reason={REPLACE}")
+        if any("gres" in job.get(name, "") for name in TRES) or job.get("BatchHost") in bad:
+            # Slurm resizes no job with GRES; and one without its batch host has nobody to retry the step.
+            scontrol("requeue", job["JobId"])
+            return {"action": "REQUEUEJOB"}
+        return {"action": "RETRYSTEP"}
+
+    def _shrink(self, job: Dict[str, str]) -> Dict[str, Any]:
+        before = hosts(job["NodeList"])
+        kept = [node for node in before if healthy(node)]
+        if len(kept) < len(before):
+            scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(kept)}")
+        return {"nodes": ",".join(kept), "missing": len(before) - len(kept)}
+
+    def _expand(self, job: Dict[str, str], donor: str) -> Dict[str, Any]:
+        scontrol("update", f"jobid={donor}", "numnodes=0")
+        end = time.monotonic() + RESIZE_WITHIN
+        while True:
+            try:
+                scontrol("update", f"jobid={job['JobId']}", "numnodes=ALL")
+                break
+            except AgentError:  # Slurm writes the first resize down for a moment, and refuses another until then
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+        return {"nodes": ",".join(hosts(fields(scontrol("-o", "show", "job", job["JobId"]))["NodeList"]))}
+
+
+class _QuestionHandler(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        self.request.settimeout(30)
+        try:
+            question = opened(json.loads(self.rfile.readline(65536))["credential"])
+            answer = ClusterAgent().answer(question)
+        except (AgentError, OSError, ValueError, KeyError, subprocess.SubprocessError) as err:
+            question, answer = {}, {"error": str(err) or repr(err)}
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {question} -> {answer}", flush=True)
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+class _AgentServer(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+def main(argv: List[str]) -> int:
+    with _AgentServer(("0.0.0.0", PORT), _QuestionHandler) as server:
+        server.serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""In the place of `srun --auto-resume=1`: srun below it, started again when the cluster agent has exchanged the nodes.
+
+Words and order are those of public logs, misspellings included.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from types import FrameType
+from typing import Any, Dict, List, Optional, Sequence
+
+from hyperpod_rehearsal.standins.step_retry.agent_call import AgentError, ask
+
+BELOW, WATCH = "HYPERPOD_STANDIN_BELOW", "HYPERPOD_STANDIN_WATCH"
+SLURM_BIN = "/opt/slurm/bin"
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PR_SET_PDEATHSIG = 1
+_GRACE = 15.0
+"""Seconds between TERM and KILL for an srun that waits for a node which is gone; Slurm's KillWait is shorter."""
+
+
+class RetriedSrun:
+    """One `srun`: `program` is its real path, `words` its arguments."""
+
+    def __init__(self, program: str, words: Sequence[str]) -> None:
+        self._argv = [program, *words]
+        self._job = os.environ["SLURM_JOB_ID"]
+        self._step = "0"
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._srun: Optional[subprocess.Popen[bytes]] = None
+        self._ended = False
+        self._controller = _controller()
+        self._listener = socket.create_server(("0.0.0.0", 0))
+        threading.Thread(target=self._hear, daemon=True).start()
+
+    def run(self) -> int:
+        """Until the step ends well, nobody retries it, or somebody ends srun."""
+        for number in FORWARDED:
+            signal.signal(number, self._forward)
+        attempt = 0
+        while True:
+            code = self._launch()
+            if code == 0 or self._ended:
+                return code
+            try:
+                if not self._exchanged():
+                    return code
+            except AgentError as err:
+                self._say(f"{err}", "Error")
+                return code
+            attempt += 1
+            self._say(f"Retrying step. Attempt number: {attempt}")
+
+    def _launch(self) -> int:
+        """Start the real srun and wait for it; its exit code."""
+        reading, writing = os.pipe()
+        own = f"{socket.gethostname()}:{self._listener.getsockname()[1]}"
+        env = {**os.environ, BELOW: str(writing), WATCH: own}
+        libc = ctypes.CDLL(None)
+        # Who kills this process means srun: its ranks must not go on without it.
+        self._child = subprocess.Popen(
+            self._argv,
+            env=env,
+            pass_fds=[writing],
+            preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+        )
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            self._step = told.readline().strip() or self._step
+        self._srun = self._child
+        code = self._child.wait()
+        self._srun = None
+        return code if code >= 0 else 128 - code
+
+    def _hear(self) -> None:
+        """A task has failed: srun ends its step, and is ended itself where a node of the step no longer answers it."""
+        while True:
+            with self._listener.accept()[0] as told:
+                told.settimeout(5)
+                try:
+                    known = told.recv(16).startswith(b"failed")
+                except OSError:
+                    known = False
+            child = self._srun
+            if known and child is not None and child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(_GRACE)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+
+    def _forward(self, number: int, frame: Optional[FrameType]) -> None:
+        self._ended = self._ended or number in ENDING
+        if self._child is not None and self._child.returncode is None:
+            self._child.send_signal(number)
+
+    def _exchanged(self) -> bool:
+        """Whether the step is to be started again: the unhealthy nodes are replaced then. Raises AgentError."""
+        self._say("Initiating communication with cluster agent to diagnose health of nodes")
+        answer = self._ask("diagnose")
+        self._say(f"Response from cluster agent: JobId={self._job}, ResumeAction={answer['action']}")
+        if answer["action"] != "RETRYSTEP":
+            if answer["action"] == "REQUEUEJOB":
+                signal.pause()  # Slurm ends this run of the job
+            return False
+        self._say("Job failed - replacing nodes")
+        self._say("Job failed - Droping unhealthy nodes")
+        shrunk = self._ask("shrink")
+        self._say(f"Succesfully shrink job to retain healthy nodes {shrunk['nodes']}")
+        donor = self._allocate(shrunk["missing"], shrunk["nodes"])
+        if donor is None or self._ended:
+            return False
+        expanded = self._ask("expand", donor=donor)
+        self._say("Job Expansion complete")
+        self._say(f"Updating to new node list {expanded['nodes']}")
+        self._argv = [renamed(word, expanded["nodes"]) for word in self._argv]
+        return not self._ended
+
+    def _ask(self, action: str, **more: str) -> Dict[str, Any]:
+        return ask(self._controller, {"action": action, "job": self._job, **more})
+
+    def _allocate(self, count: int, besides: str) -> Optional[str]:
+        """The number of a job with so many other nodes, once there are such; it gives them to ours."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SALLOC", "SPANK"))}
+        argv = [f"{SLURM_BIN}/salloc", "--no-shell", f"--dependency=expand:{self._job}", f"--nodes={count}"]
+        argv.append(f"--exclude={besides}")
+        for name, option in (
+            ("SLURM_NTASKS_PER_NODE", "--ntasks-per-node"),
+            ("SLURM_CPUS_PER_TASK", "--cpus-per-task"),
+            ("SLURM_JOB_PARTITION", "--partition"),
+        ):
+            if os.environ.get(name):
+                argv.append(f"{option}={os.environ[name]}")
+        salloc = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/")
+        self._child = salloc
+        granted = None
+        assert salloc.stderr is not None
+        for raw in salloc.stderr:
+            line = raw.decode(errors="replace").rstrip()
+            granted = granted or re.search(r"Granted job allocation (\d+)", line)
+            if "queued and waiting" in line or "error" in line:
+                print(line.replace("salloc:", "srun:", 1), file=sys.stderr, flush=True)
+        return granted.group(1) if salloc.wait() == 0 and granted else None
+
+    def _say(self, words: str, kind: str = "Info") -> None:
+        print(f"[Auto Resume] {kind}: JobID: {self._job} StepID: {self._step} {words}", file=sys.stderr, flush=True)
+
+
+def renamed(word: str, nodes: str) -> str:
+    """An argument of srun with the job's nodes in the place of those that it named before."""
+    return f"--nodelist={nodes}" if word.startswith("--nodelist=") else word
+
+
+def _controller() -> str:
+    """The address of slurm.conf's first SlurmctldHost, its name where none is given."""
+    shown = subprocess.run(
+        [f"{SLURM_BIN}/scontrol", "show", "config"], stdout=subprocess.PIPE, universal_newlines=True, timeout=30
+    ).stdout
+    found = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^(\s]+)(?:\(([^)\s]+)\))?", shown, re.M)
+    return (found.group(2) or found.group(1)) if found else "localhost"
+
+
+def main(argv: List[str]) -> int:
+    return RetriedSrun(argv[0], argv[1:]).run()

@@ -1,0 +1,36 @@
+"""The file systems of the rehearsal: plain directories of the host, with the registries that the stand-ins read.
+
+Of each kind there are two: the second is what a mistake, or a fault on purpose, mounts in the first one's place.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Mapping
+
+from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_rehearsal import state
+from hyperpod_rehearsal.layout import Layout
+from hyperpod_rehearsal.mounts.registry import REHEARSED
+
+
+def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
+    """registry.json by directory. `gateway`: address that serves as the servers'."""
+    return {its.data: its.registry(gateway) for its in REHEARSED.values() if its.data}
+
+
+def create(layout: Layout, gateway: str) -> None:
+    """Make the data directories, and the registries where there are none yet: the endpoint adds to them later."""
+    for name, registry in registries(gateway).items():
+        place = layout.file_systems[name]
+        _directory(place, 0o755)
+        if not (place / "registry.json").exists():
+            state.write_json(place / "registry.json", registry, 0o644)
+    for its in REHEARSED.values():
+        for path, mode in its.directories.items():
+            _directory(layout.file_systems[its.data] / path, mode)
+
+
+def _directory(path: Path, mode: int) -> None:
+    by_descriptor.make_directories(path, shared=True)
+    by_descriptor.set_mode(path, mode)

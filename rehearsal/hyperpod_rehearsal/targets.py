@@ -1,0 +1,113 @@
+"""From what a person types to a node of state.json, and what can be done to it from outside."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_USER
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.states import Role
+from hyperpod_kit.system.process import Process, identify, is_alive
+from hyperpod_rehearsal import processes
+from hyperpod_rehearsal.keys import Keys
+from hyperpod_rehearsal.layout import Layout
+
+
+def all_nodes(state: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Nodes of all clusters, each with `cluster` added."""
+    return [{**node, "cluster": cluster["name"]} for cluster in state["clusters"] for node in cluster["nodes"]]
+
+
+def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
+    """The node that `text` names: instance id, host name, address, `group/index` or `controller`.
+
+    Raises RehearsalError when none or more than one is meant.
+    """
+    wanted = text[: -len(".ec2.internal")] if text.endswith(".ec2.internal") else text
+    matches = [
+        node
+        for node in all_nodes(state)
+        if wanted in (node["instance_id"], node["host"], node["ip"], node["place"])
+        or (wanted == Role.CONTROLLER and node["role"] == "Controller")
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        known = ", ".join(node["place"] for node in all_nodes(state)) or "none"
+        raise RehearsalError(f"no node {text}; there are: {known}", hint="hyperpod-kit rehearse status")
+    several = ", ".join(f"{node['instance_id']} of {node['cluster']}" for node in matches)
+    raise RehearsalError(f"{text} means more than one node: {several}")
+
+
+def supervisor(node: Dict[str, Any]) -> Process:
+    """The systemd-nspawn process of a node."""
+    return Process(node["pid"], node["pid_started"])
+
+
+def is_running(node: Dict[str, Any]) -> bool:
+    """Whether the node's machine runs."""
+    return bool(node["pid"]) and is_alive(supervisor(node))
+
+
+def kill(node: Dict[str, Any]) -> None:
+    """SIGKILL the whole machine, as a power failure would. Raises RehearsalError when it does not run."""
+    leaders = processes.children(node["pid"]) if is_running(node) else []
+    if not leaders:
+        raise RehearsalError(
+            f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
+        )
+    # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
+    processes.end(identify(leaders[0]))
+    if not processes.wait_gone(supervisor(node), 10.0):
+        raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
+
+
+def ssh_command(layout: Layout, node: Dict[str, Any], command: List[str], tty: bool) -> List[str]:
+    """An ssh command line that verifies the node's host key; `command` are shell words."""
+    return [
+        "ssh",
+        *(["-t"] if tty else []),
+        "-i",
+        str(layout.ssh_key),
+        "-o",
+        "IdentitiesOnly=yes",
+        "-o",
+        f"UserKnownHostsFile={layout.known_hosts}",
+        "-o",
+        "GlobalKnownHostsFile=/dev/null",
+        "-o",
+        "StrictHostKeyChecking=yes",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        "LogLevel=ERROR",
+        "-o",
+        "ConnectTimeout=10",
+        f"root@{node['ip']}",
+        *command,
+    ]
+
+
+def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
+    """What a shell needs so that hyperpod-kit, boto3 and AWS's CLI talk to the rehearsal. Raises RehearsalError."""
+    from hyperpod_rehearsal.node_files import aws_environment
+
+    return {
+        **aws_environment(state["endpoint"], Keys.load(layout.root).admin),
+        HPK_SSH_KEY: str(layout.ssh_key),
+        HPK_SSH_USER: "root",
+        HPK_KNOWN_HOSTS: str(layout.known_hosts),
+    }
+
+
+def logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:
+    """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
+    from hyperpod_rehearsal.machine import KEPT_LOGS
+
+    gone = layout.logs / text
+    if text.startswith("i-") and gone.is_dir():
+        paths = sorted(gone.iterdir())
+    else:
+        place = layout.nodes / find(state, text)["instance_id"]
+        paths = [place / name for name in KEPT_LOGS if (place / name).is_file()]
+    return [(path.name, path.read_text(errors="replace")) for path in paths]

@@ -1,0 +1,26 @@
+"""Requests that no client of AWS's would send, signed as one would."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Dict, Optional
+from urllib.parse import urlsplit
+
+from hyperpod_rehearsal.standins.sigv4 import AccessKey, sign
+
+ME = AccessKey("test", "secret")
+
+
+def signed(
+    url: str,
+    method: str,
+    headers: Optional[Dict[str, str]] = None,
+    body: bytes = b"",
+    *,
+    service: str = "s3",
+    who: AccessKey = ME,
+) -> Dict[str, str]:
+    """`headers`, lower-case names, with those that sign a request to `url`."""
+    parts = urlsplit(url)
+    whole = {"host": parts.netloc, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(), **(headers or {})}
+    return sign(who, "us-east-1", method, parts.path or "/", parts.query, whole, service=service)

@@ -1,0 +1,236 @@
+"""Clusters through boto3, the real endpoint and the real control plane; only the machines are directories."""
+
+from __future__ import annotations
+
+import json
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from hyperpod_rehearsal.control_plane import RehearsalControlPlane
+from hyperpod_rehearsal.keys import Key
+from hyperpod_rehearsal.recovery import Recovery
+from hyperpod_rehearsal.s3.store import StoredBuckets
+from tests.support.aws import serving
+from tests.support.wait import until
+
+ROLE = "arn:aws:iam::111122223333:role/Test"
+SOURCE = "s3://sagemaker-test/bundle/"
+
+
+@pytest.fixture
+def endpoint(operations):
+    with serving(operations.store, RehearsalControlPlane(operations), keys={"a": Key("a", "b")}) as server:
+        yield server.url
+
+
+def client(service, endpoint):
+    return boto3.client(
+        service,
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+@pytest.fixture
+def sagemaker(endpoint):
+    return client("sagemaker", endpoint)
+
+
+def group(name, count, **more):
+    return {
+        "InstanceGroupName": name,
+        "InstanceType": "ml.g5.8xlarge",
+        "InstanceCount": count,
+        "ExecutionRole": ROLE,
+        "LifeCycleConfig": {"SourceS3Uri": SOURCE, "OnCreate": "on_create.sh"},
+        **more,
+    }
+
+
+def wait(sagemaker, name="demo", status=("InService", "Failed")):
+    def description():
+        answer = sagemaker.describe_cluster(ClusterName=name)
+        return answer if answer["ClusterStatus"] in status else None
+
+    return until(description, what=f"cluster that is one of {status}")
+
+
+def nodes(sagemaker, name="demo"):
+    return sagemaker.list_cluster_nodes(ClusterName=name)["ClusterNodeSummaries"]
+
+
+def test_a_cluster_comes_into_service(sagemaker):
+    arn = sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 2)])["ClusterArn"]
+    answer = wait(sagemaker)
+    assert answer["ClusterStatus"] == "InService" and "FailureMessage" not in answer
+    assert [(entry["CurrentCount"], entry["TargetCount"]) for entry in answer["InstanceGroups"]] == [(1, 1), (2, 2)]
+    found = nodes(sagemaker, arn)
+    assert [node["PrivateDnsHostname"] for node in found] == [
+        "ip-10-1-41-18.ec2.internal",
+        "ip-10-1-42-18.ec2.internal",
+        "ip-10-1-42-19.ec2.internal",
+    ]
+    details = sagemaker.describe_cluster_node(ClusterName="demo", NodeId=found[0]["InstanceId"])["NodeDetails"]
+    assert details["PrivatePrimaryIp"] == "10.1.41.18" and details["InstanceStatus"]["Status"] == "Running"
+
+
+def test_a_failing_script_fails_the_cluster_with_its_words(sagemaker, operations):
+    operations.fleet.machines.agent_says = lambda config: ("Failed", "on_create.sh exited 3; the end of its log:\nboom")
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 2)])
+    answer = wait(sagemaker)
+    assert answer["ClusterStatus"] == "Failed" and answer["FailureMessage"].count("boom") == 1
+    assert all(node["InstanceId"] in answer["FailureMessage"] for node in nodes(sagemaker))
+    assert {node["InstanceStatus"]["Status"] for node in nodes(sagemaker)} == {"Failure"}
+
+
+def test_logs_that_differ_in_a_name_only_are_not_all_quoted_in_full(sagemaker, operations):
+    operations.fleet.machines.agent_says = lambda config: (
+        "Failed",
+        f"on_create.sh exited 3; the end of its log:\nfirst\n{config['instance_id']}\nboom",
+    )
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
+    message = wait(sagemaker)["FailureMessage"]
+    assert message.count("\nfirst\n") == 1 and message.count("boom") == 3 and len(message.splitlines()) == 7
+    assert all(node["InstanceId"] in message for node in nodes(sagemaker))
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        ({"InstanceGroups": [group("a", 1), group("a", 1)]}, "ValidationException"),
+        (
+            {"InstanceGroups": [group("a", 1, LifeCycleConfig={"SourceS3Uri": "s3://other/x", "OnCreate": "o.sh"})]},
+            "ValidationException",
+        ),
+    ],
+)
+def test_requests_that_hyperpod_refuses(sagemaker, change, code):
+    with pytest.raises(ClientError) as caught:
+        sagemaker.create_cluster(**{"ClusterName": "demo", **change})
+    assert caught.value.response["Error"]["Code"] == code
+
+
+def test_names_are_taken_until_the_cluster_is_gone(sagemaker):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
+    wait(sagemaker)
+    with pytest.raises(ClientError, match="ResourceInUse"):
+        sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
+    sagemaker.delete_cluster(ClusterName="demo")
+    until(lambda: sagemaker.list_clusters()["ClusterSummaries"] == [])
+    with pytest.raises(ClientError, match="ResourceNotFound"):
+        sagemaker.describe_cluster(ClusterName="demo")
+
+
+def test_replacing_a_node_keeps_its_place(sagemaker):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 2)])
+    wait(sagemaker)
+    old = nodes(sagemaker)[0]
+    answer = sagemaker.batch_replace_cluster_nodes(
+        ClusterName="demo", NodeIds=[old["InstanceId"], "i-0123456789abcdef0"]
+    )
+    assert answer["Successful"] == [old["InstanceId"]]
+    assert [failure["ErrorCode"] for failure in answer["Failed"]] == ["InstanceIdNotFound"]
+
+    def replaced():
+        same_place = [node for node in nodes(sagemaker) if node["PrivateDnsHostname"] == old["PrivateDnsHostname"]]
+        return (
+            same_place
+            and same_place[0]["InstanceId"] != old["InstanceId"]
+            and same_place[0]["InstanceStatus"]["Status"] == "Running"
+        )
+
+    until(replaced)
+
+
+def test_reboot_keeps_the_instance(sagemaker, operations):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
+    wait(sagemaker)
+    instance_id = nodes(sagemaker)[0]["InstanceId"]
+    sagemaker.batch_reboot_cluster_nodes(ClusterName="demo", NodeIds=[instance_id])
+    until(lambda: operations.fleet.machines.started.count(instance_id) == 2)
+    until(lambda: nodes(sagemaker)[0]["InstanceStatus"]["Status"] == "Running")
+    assert nodes(sagemaker)[0]["InstanceId"] == instance_id
+
+
+def test_update_grows_and_shrinks_a_group(sagemaker):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)])
+    wait(sagemaker)
+    first = nodes(sagemaker)[0]["InstanceId"]
+    for count in (3, 1):
+        sagemaker.update_cluster(ClusterName="demo", InstanceGroups=[group("gpu", count)])
+        wait(sagemaker)
+        assert len(nodes(sagemaker)) == count
+    assert nodes(sagemaker)[0]["InstanceId"] == first
+
+
+def with_slurm(store: StoredBuckets, endpoint):
+    parameters = {"controller_group": "head", "worker_groups": [{"instance_group_name": "gpu", "partition_name": "p"}]}
+    client("s3", endpoint).put_object(
+        Bucket="sagemaker-test", Key="bundle/provisioning_parameters.json", Body=json.dumps(parameters).encode()
+    )
+
+
+def test_a_dead_worker_is_down_replaced_and_resumed(sagemaker, operations, endpoint):
+    with_slurm(operations.store, endpoint)
+    machines = operations.fleet.machines
+    machines.answers = {
+        "/opt/slurm/bin/scontrol -o show node": "NodeName=x State=DOWN SlurmdStartTime=2096-01-01T00:00:00"
+    }
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 1)])
+    wait(sagemaker)
+    cluster = operations.clusters["demo"]
+    worker = cluster.in_group("gpu")[0]
+    conf = (machines.root(cluster.controller.instance_id) / "opt/slurm/etc/slurm.conf").read_text()
+    assert "PartitionName=p Nodes=ip-10-1-42-18" in conf
+    machines.exit_codes[worker.instance_id] = 137
+    Recovery(operations, operations.fleet.stopping).look(cluster)
+    until(lambda: any("state=resume" in line for line in machines.executed))
+    slurm = [line for line in machines.executed if "update" in line]
+    assert "state=down" in slurm[0] and "state=resume" in slurm[-1]
+    new = cluster.in_group("gpu")[0]
+    assert (new.replaces, new.ip, new.status) == (worker.instance_id, worker.ip, "Running")
+
+
+def test_a_reason_asks_for_replacement_only_when_it_is_exact(sagemaker, operations, endpoint):
+    with_slurm(operations.store, endpoint)
+    machines = operations.fleet.machines
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 1)])
+    wait(sagemaker)
+    cluster = operations.clusters["demo"]
+    before = cluster.in_group("gpu")[0].instance_id
+    recovery = Recovery(operations, operations.fleet.stopping)
+    for said in ("failing|Action:Replace", "fail|Action:Replace.", "idle|none"):
+        machines.answers = {"/opt/slurm/bin/sinfo": f"ip-10-1-42-18|{said}"}
+        recovery.look(cluster)
+        assert cluster.in_group("gpu")[0].instance_id == before
+    machines.answers = {"/opt/slurm/bin/sinfo": "ip-10-1-42-18|fail*|Action:Replace"}
+    recovery.look(cluster)
+    until(lambda: [node.instance_id for node in cluster.in_group("gpu")] not in ([before], []))
+
+
+def test_without_recovery_a_dead_node_is_only_labelled(sagemaker, operations):
+    sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 1)], NodeRecovery="None")
+    wait(sagemaker)
+    node = operations.clusters["demo"].in_group("gpu")[0]
+    operations.fleet.machines.exit_codes[node.instance_id] = 137
+    Recovery(operations, operations.fleet.stopping).look(operations.clusters["demo"])
+    found = nodes(sagemaker)[0]
+    assert found["InstanceId"] == node.instance_id and found["InstanceStatus"]["Status"] == "Failure"
+
+
+def test_both_sources_of_slurm_fail_the_creation(sagemaker, operations, endpoint):
+    with_slurm(operations.store, endpoint)
+    sagemaker.create_cluster(
+        ClusterName="demo",
+        InstanceGroups=[
+            group("head", 1, SlurmConfig={"NodeType": "Controller"}),
+            group("gpu", 1, SlurmConfig={"NodeType": "Compute"}),
+        ],
+    )
+    assert "cannot include both" in wait(sagemaker)["FailureMessage"]

@@ -30,17 +30,18 @@ PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
 """Of a name that a reader fills in, as in `model/mounts/NAME.py`."""
 
 UNWRITTEN: Set[str] = {
-    "checkpoint",
     "hyperpod_rehearsal",
-    "rehearsal",
 }
 """Packages that have no page yet. The list only becomes shorter."""
 
+APART = {"checkpoint.agent", "checkpoint.repository"}
+"""Packages below another one that have pages of their own."""
+
 
 def packages() -> Set[str]:
-    """The packages and modules right below hyperpod_kit, and the other distributions."""
+    """The packages and modules right below hyperpod_kit, those with pages of their own, and the other distributions."""
     entries = [path for path in PACKAGES[PRODUCT].iterdir() if is_package(path) or path.suffix == ".py"]
-    return {path.stem for path in entries if path.stem != "__init__"} | (PACKAGES.keys() - {PRODUCT})
+    return {path.stem for path in entries if path.stem != "__init__"} | APART | (PACKAGES.keys() - {PRODUCT})
 
 
 def is_package(path: Path) -> bool:
@@ -63,7 +64,7 @@ def bases(page: Path) -> List[Path]:
     """The directories that a path on a page may begin in."""
     directories = [CHECKOUT, PACKAGES[PRODUCT]]
     for name in sorted(covered(page)):
-        directories.append(PACKAGES.get(name, PACKAGES[PRODUCT] / name))
+        directories.append(PACKAGES.get(name, PACKAGES[PRODUCT] / name.replace(".", "/")))
     return directories
 
 

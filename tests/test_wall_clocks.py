@@ -117,7 +117,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "remote/validate_mounts.py": (1, "how old a report is; that the clocks differ is told"),
     "signing/chain.py": (2, SIGNED),
     "storage/alerts/outbox.py": (1, "since when an alert stands, for its words; none is sent earlier or later for it"),
-    "storage/bench/probes.py": (3, SAME),
+    "storage/bench/probes.py": (2, SAME),
     "storage/quota/decision.py": (1, SHOWN),
     "storage/quota/request_box.py": (1, "in which order decisions are shown"),
     "storage/tier/migrate.py": (2, "the times of what was moved are those that it had; none is compared"),

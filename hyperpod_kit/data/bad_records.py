@@ -92,7 +92,7 @@ class CheckedCollate:
 
 
 class BadCount:
-    """The bad records that this rank has met since its start, `most` of them at most."""
+    """The bad records that this rank has met since its start; more than `limit` stop the job."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

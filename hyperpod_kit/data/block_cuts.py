@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.default_order import BLOCK, order_for
+from hyperpod_kit.data.default_order import BLOCK_BYTES, order_for
 from hyperpod_kit.data.index.layout import IndexedFile
-from hyperpod_kit.data.reading.source_files import MEMORY, FileFacts
+from hyperpod_kit.data.reading.source_files import MEMORY_BYTES, FileFacts
 
-PIECE = 512 << 10
+PIECE_BYTES = 512 << 10
 """Bytes that a piece of a block has at most in the mean: a larger block is read in several."""
-_LARGEST = 2 << 20
+_MAX_PIECE_BYTES = 2 << 20
 """Bytes of a piece beyond which its samples are read by themselves: among short ones there is a very long one."""
-OF_FILE = 44
+PIECE_NUMBER_BITS = 44
 """Bits of a piece's number, beside that of its file."""
-_BY_RANGE = {"lines", "tar", "whole"}
+_RANGE_FORMATS = {"lines", "tar", "whole"}
 
 
 class PlacedSamples(Protocol):
@@ -61,8 +61,8 @@ class BlockCuts:
         if self._cached_steps is None:
             block = self._requested_block or order_for(self._index, 0).block
             size = max(1, block * self._index.bytes // max(1, len(self._index)))
-            block *= max(1, BLOCK // size)  # of little data the blocks are small
-            parts = min(block, -(-size // PIECE))
+            block *= max(1, BLOCK_BYTES // size)  # of little data the blocks are small
+            parts = min(block, -(-size // PIECE_BYTES))
             self._cached_steps = PieceSteps(block, parts, -(-block // parts))
         return self._cached_steps
 
@@ -70,7 +70,7 @@ class BlockCuts:
         """The piece of each sample, for which it is also known which file it is of."""
         block, parts, step = self._steps
         blocks, inside = np.divmod(samples, block)
-        keys: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
+        keys: Numbers = (files << PIECE_NUMBER_BITS) | (blocks * parts + inside // step)
         return keys
 
     def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers:
@@ -93,13 +93,13 @@ class BlockCuts:
         starts, lengths = self._index.places(slice(first, last))
         ends = starts.astype(np.int64) + lengths
         begin, end = int(starts[0]), int(ends[-1])
-        if end - begin > _LARGEST or int(starts.min()) < begin or int(ends.max()) > end:
+        if end - begin > _MAX_PIECE_BYTES or int(starts.min()) < begin or int(ends.max()) > end:
             return None
         return begin, end
 
     def object_bounds(self, file: FileFacts) -> Sequence[int]:
         """Where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
-        if not isinstance(file, IndexedFile) or file.format not in _BY_RANGE or self._index.bytes <= MEMORY:
+        if not isinstance(file, IndexedFile) or file.format not in _RANGE_FORMATS or self._index.bytes <= MEMORY_BYTES:
             return ()
         block = self._steps.block
         firsts = np.arange(-(-file.first // block) * block, file.first + file.samples, block)

@@ -8,9 +8,9 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers, Uint64Array, permutations
 from hyperpod_kit.data.deduplication import unique_values
 
-LARGEST = 1 << 20
+MAX_TABLE_SAMPLES = 1 << 20
 """Samples of a group beyond which no table is kept."""
-_LANES_AT_A_TIME = 8
+_LANES_PER_STEP = 8
 """What is worked out together should stay in the processor's cache."""
 
 
@@ -31,8 +31,8 @@ class BlockGroup:
         missing = np.flatnonzero(requested & ~self._computed)
         for size in unique_values(self._counts[missing]).tolist():
             lanes_of_size = missing[self._counts[missing] == size]
-            for begin in range(0, len(lanes_of_size), _LANES_AT_A_TIME):
-                batch = lanes_of_size[begin : begin + _LANES_AT_A_TIME]
+            for begin in range(0, len(lanes_of_size), _LANES_PER_STEP):
+                batch = lanes_of_size[begin : begin + _LANES_PER_STEP]
                 self._order[batch, :size] = permutations(size, self._keys[batch])
         self._computed[missing] = True
         samples: Numbers = self._firsts[lanes] + self._order[lanes, offsets]

@@ -23,18 +23,18 @@ from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.reading import freed_memory
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.data.reading.chunks import DiskCache
-from hyperpod_kit.data.reading.retrying_reader import PATIENCE, RetryingFiles
+from hyperpod_kit.data.reading.retrying_reader import RETRY_SECONDS, RetryingFiles
 from hyperpod_kit.errors import BadRecord
 
-MEMORY = 256 << 20
-_FILES_REMEMBERED = 4096
-_LINES = ("lines",)
-_ROWS = ("parquet",)
-_PREFETCHED = ("lines", "tar", "whole")
+MEMORY_BYTES = 256 << 20
+_MAX_KNOWN_FILES = 4096
+_LINE_FORMATS = ("lines",)
+_ROW_FORMATS = ("parquet",)
+_PREFETCHED_FORMATS = ("lines", "tar", "whole")
 _HINT_BITS = 17
 """Bits of the distance within which one hint to the kernel is enough: less than a block of the default order has."""
-_HINTS_KEPT = 8192
-_BY_RANGE = ("lines", "tar", "whole")
+_MAX_HINTS = 8192
+_RANGE_FORMATS = ("lines", "tar", "whole")
 
 
 class IndexedDataset:
@@ -73,8 +73,8 @@ class IndexedDataset:
         *,
         transform: Callable[[Any], Any] | None = None,
         decode: bool = True,
-        memory: int = MEMORY,
-        patience: float = PATIENCE,
+        memory: int = MEMORY_BYTES,
+        patience: float = RETRY_SECONDS,
         answer: float = REPLY_SECONDS,
         elsewhere: Mapping[str, str] | None = None,
         cache: DiskCache | None = None,
@@ -117,21 +117,21 @@ class IndexedDataset:
         """
         requested = np.asarray(numbers, dtype=np.int64)
         numbers_of_files, starts, lengths = self.index.where(requested)
-        if self.index.formats == _LINES:
+        if self.index.formats == _LINE_FORMATS:
             lines = self._reader("lines")
             assert isinstance(lines, LineReader)
             lines_of_samples = lines.records(self._file, requested, numbers_of_files, starts, lengths)
             if self._decode and all(is_json(self._file(number).path) for number in set(numbers_of_files.tolist())):
                 return self._transform_all(self._decode_json(lines_of_samples, numbers_of_files, requested, starts))
             return self._samples_of(lines_of_samples, numbers_of_files, requested, starts)
-        if self.index.formats == _ROWS:
+        if self.index.formats == _ROW_FORMATS:
             rows = self._reader("parquet")
             assert isinstance(rows, ParquetReader)
             return self._transform_all(rows.records(self._file, numbers_of_files, starts, lengths))
         files = [self._file(number) for number in numbers_of_files.tolist()]
         ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
         if len(ranges) > 1 and self._files.has_slow_sources:
-            self._files.prepare(range_of_file for range_of_file in ranges if range_of_file[0].format in _BY_RANGE)
+            self._files.prepare(range_of_file for range_of_file in ranges if range_of_file[0].format in _RANGE_FORMATS)
         # One is done with before the next one is read: a transform may make little of much.
         records = (self._reader(file.format).record(file, start, length) for file, start, length in ranges)
         return self._samples_of(records, numbers_of_files, requested, starts)
@@ -178,7 +178,7 @@ class IndexedDataset:
             DataUnavailable: The file cannot be read for now, and everything was tried.
             OSError: The file cannot be read.
         """
-        if self.index.formats != _ROWS or not self.index.samples:
+        if self.index.formats != _ROW_FORMATS or not self.index.samples:
             return None
         number = int(np.searchsorted(self.index.firsts, 0, side="right")) - 1
         rows = self._reader("parquet")
@@ -203,7 +203,7 @@ class IndexedDataset:
         Args:
             numbers: The numbers of the samples.
         """
-        if set(self.index.formats) - set(_PREFETCHED) or any(
+        if set(self.index.formats) - set(_PREFETCHED_FORMATS) or any(
             source.startswith("s3://") for source in self.index.sources
         ):
             return
@@ -222,13 +222,13 @@ class IndexedDataset:
                 self._hinted[key] = None
                 begin = start >> _HINT_BITS << _HINT_BITS
                 self._files.will_need(self._file(file), begin, max(1 << _HINT_BITS, start + length - begin))
-        for hinted in list(self._hinted)[:-_HINTS_KEPT]:
+        for hinted in list(self._hinted)[:-_MAX_HINTS]:
             del self._hinted[hinted]
 
     def _file(self, number: int) -> IndexedFile:
         indexed_file = self._indexed_files.get(number)
         if indexed_file is None:
-            if len(self._indexed_files) >= _FILES_REMEMBERED:
+            if len(self._indexed_files) >= _MAX_KNOWN_FILES:
                 self._indexed_files.clear()
             indexed_file = self._indexed_files[number] = self.index.file(number)
         return indexed_file

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hyperpod_kit.data.block_group import LARGEST
+from hyperpod_kit.data.block_group import MAX_TABLE_SAMPLES
 from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.spread_order import LANES, SpreadOrder
 
-BLOCK = 256 << 10
+BLOCK_BYTES = 256 << 10
 """Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see
 coalesced_reads.py."""
 
-SHORT = 4096
+SHORT_SAMPLE_BYTES = 4096
 """Bytes of a sample up to which it is cut out of a block that is in memory: see coalesced_reads.py."""
-_BLOCK_OF_LONG = 640 << 10
+_LONG_SAMPLE_BLOCK_BYTES = 640 << 10
 """Of longer ones, which are in memory as parts of objects alone: 384 of them fit there. A request of S3 costs as much
 processor time for a small block as for a large one."""
 
 _KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
-_READ_WHOLE = {"gzip", "zstd", "parquet"}
+_UNIT_FORMATS = {"gzip", "zstd", "parquet"}
 """Formats of which more than a sample is read, and kept, for a sample: a member, or a row group, for each lane."""
 _LANES_BY_MEMORY = (LANES, 288, 240, 192, 144, 96, 72, 48, 36, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Numbers that many numbers of ranks divide."""
-_SAMPLES = 1024
+_DEFAULT_BLOCK_SAMPLES = 1024
 """Of a block, where nothing says how large they are."""
 
 
@@ -77,9 +77,9 @@ def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrde
     """The same for an index, or for so many samples of which nothing else is known."""
     if samples is None:
         samples = len(index)
-    if set(getattr(index, "formats", ())) & _READ_WHOLE:
+    if set(getattr(index, "formats", ())) & _UNIT_FORMATS:
         return ShuffledOrder(samples, seed, index.block_for())
-    about = min(_samples_of_block(index), LARGEST // LANES)
+    about = min(_samples_of_block(index), MAX_TABLE_SAMPLES // LANES)
     # No more samples of a block than let the groups come out even: the last one would have few lanes otherwise.
     groups = -(-samples // (LANES * about))
     return SpreadOrder(samples, seed, max(1, -(-samples // (LANES * groups))))
@@ -87,9 +87,9 @@ def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrde
 
 def _samples_of_block(index: Any) -> int:
     if index is None:
-        return _SAMPLES
+        return _DEFAULT_BLOCK_SAMPLES
     mean = max(1, index.bytes // max(1, len(index)))
-    block_bytes = BLOCK if mean <= SHORT else _BLOCK_OF_LONG
+    block_bytes = BLOCK_BYTES if mean <= SHORT_SAMPLE_BYTES else _LONG_SAMPLE_BLOCK_BYTES
     return int(max(1, block_bytes // mean))
 
 

@@ -45,20 +45,20 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers, mix_key, mix_keys
 from hyperpod_kit.data.deduplication import unique_values
 
-LEAST = 1e-6
+MIN_SHARE = 1e-6
 """The smallest share of the whole."""
 
 _UNIT_BITS = 42
 _UNIT = 1 << _UNIT_BITS
 """Of a share: all sets together."""
 
-_MOST_BITS = 20
+_MAX_BITS = 20
 """Of a block's places: times a share, these fit into 63 bits."""
-_FEWEST_BITS = 16
+_MIN_BITS = 16
 _CHUNK = 8192
 """Places that are worked out together."""
-_CHUNKS_KEPT = 4
-_BLOCKS_KEPT = 4
+_MAX_CHUNKS = 4
+_MAX_BLOCKS = 4
 _CHANCE_BITS = 20
 _SET_BITS = 20
 
@@ -87,14 +87,14 @@ class _DrawChunk(NamedTuple):
 
 
 class EvenDraw:
-    """Set n of `shares` at a place, with its share of every stretch. Raises ValueError for shares below LEAST."""
+    """Set n of `shares` at a place, with its share of every stretch. Raises ValueError for shares below MIN_SHARE."""
 
     def __init__(self, shares: Sequence[float], seed: int = 0) -> None:
         self.weights = _integer_weights(shares)
         self._key = mix_key(seed, len(shares))
         least = int(self.weights.min())
-        wanted_bits = max(_FEWEST_BITS, (_UNIT // least).bit_length() + 1)
-        self._bits = min(_MOST_BITS, wanted_bits)
+        wanted_bits = max(_MIN_BITS, (_UNIT // least).bit_length() + 1)
+        self._bits = min(_MAX_BITS, wanted_bits)
         self._starts: dict[int, _DrawStart] = {}
         self._chunks: dict[int, _DrawChunk] = {}
         self._carried: tuple[int, Numbers] | None = None
@@ -124,7 +124,7 @@ class EvenDraw:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = self._compute_chunk(number)
-            for old in list(self._chunks)[:-_CHUNKS_KEPT]:
+            for old in list(self._chunks)[:-_MAX_CHUNKS]:
                 del self._chunks[old]
         return chunk
 
@@ -199,7 +199,7 @@ class EvenDraw:
         start = self._starts.get(number)
         if start is None:
             start = self._starts[number] = self._compute_start(number << self._bits)
-            for old in list(self._starts)[:-_BLOCKS_KEPT]:
+            for old in list(self._starts)[:-_MAX_BLOCKS]:
                 del self._starts[old]
         return start
 
@@ -239,9 +239,9 @@ def _integer_weights(shares: Sequence[float]) -> Numbers:
     exact = [Fraction(share) for share in shares]
     total = sum(exact)
     for number, share in enumerate(exact):
-        if share < total * Fraction(LEAST):
+        if share < total * Fraction(MIN_SHARE):
             raise ValueError(
-                f"set {number} has {float(share / total):.3g} of all samples, and {LEAST:g} is the least: "
+                f"set {number} has {float(share / total):.3g} of all samples, and {MIN_SHARE:g} is the least: "
                 "leave it out, or join it with another one"
             )
     scaled = [share * _UNIT / total for share in exact]

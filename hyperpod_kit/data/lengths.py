@@ -33,10 +33,10 @@ from hyperpod_kit.untrusted.text import clean
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_RUN = 4096
+_SAMPLES_PER_RUN = 4096
 """Samples that are counted at a time, in the order in which they lie."""
 
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_NO_LOCK_ERRORS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 Encode = Callable[[Any], Sequence[int]]
 
@@ -121,7 +121,7 @@ def _locked(path: str) -> Iterator[str]:
         try:
             lock_within(handle, math.inf, BackOff(0.1, 2.0))
         except OSError as err:
-            if err.errno not in _NO_LOCKS:
+            if err.errno not in _NO_LOCK_ERRORS:
                 raise
             parts = f"{parts}.{uuid.uuid4().hex}"
         yield parts
@@ -141,11 +141,13 @@ def _count_all(
         stream.seek(0)
         counted = np.frombuffer(stream.read(), "<u4")[:samples]
         if len(counted) < samples:
-            counted = counted[: len(counted) // _RUN * _RUN]
+            counted = counted[: len(counted) // _SAMPLES_PER_RUN * _SAMPLES_PER_RUN]
         stream.truncate(4 * len(counted))
         counts = np.zeros(samples, np.uint32)
         counts[: len(counted)] = counted
-        runs = [(begin, min(begin + _RUN, samples)) for begin in range(len(counted), samples, _RUN)]
+        runs = [
+            (begin, min(begin + _SAMPLES_PER_RUN, samples)) for begin in range(len(counted), samples, _SAMPLES_PER_RUN)
+        ]
         if not runs:
             return counts
         with ProcessPoolExecutor(

@@ -38,7 +38,7 @@ from hyperpod_kit.system.data_wait import LOOP
 log = logging.getLogger("hyperpod_kit.data")
 
 STATE = "hpk-position/1"
-STUCK = 600.0
+STUCK_SECONDS = 600.0
 _WORD = (1 << 64) - 1
 
 
@@ -162,7 +162,7 @@ class ElasticLoader(DataLoader[Any]):
             last=Last(last),
             may_change=order is None,
         )
-        self._stuck_after = float(options.pop("timeout", 0) or STUCK)
+        self._stuck_after = float(options.pop("timeout", 0) or STUCK_SECONDS)
         if options.get("num_workers"):
             options["timeout"] = min(POLL_SECONDS, self._stuck_after)
         self._data = data_digest(dataset)
@@ -276,7 +276,7 @@ class ElasticLoader(DataLoader[Any]):
     def refuse_other(self, state: Mapping[str, Any]) -> None:
         """Check that a position is one in this loader's data and order.
 
-        The default order counts as the same where another release had another default: see `order_in`.
+        The default order counts as the same where another release had another default: see `order_of_state`.
 
         Args:
             state: What `state_dict` returned.

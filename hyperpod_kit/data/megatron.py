@@ -17,9 +17,9 @@ import numpy.typing as npt
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.block_cuts import BlockCuts
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
-from hyperpod_kit.data.reading.coalesced_reads import MEMORY
+from hyperpod_kit.data.reading.coalesced_reads import MEMORY_BYTES
 from hyperpod_kit.data.reading.ranges import RangeReader
-from hyperpod_kit.data.reading.retrying_reader import PATIENCE, RetryingFiles
+from hyperpod_kit.data.reading.retrying_reader import RETRY_SECONDS, RetryingFiles
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import files
@@ -106,8 +106,8 @@ class MegatronTokens:
         self,
         prefix: str,
         *,
-        memory: int = MEMORY,
-        patience: float = PATIENCE,
+        memory: int = MEMORY_BYTES,
+        patience: float = RETRY_SECONDS,
         answer: float = REPLY_SECONDS,
         elsewhere: Mapping[str, str] | None = None,
     ) -> None:

@@ -25,12 +25,12 @@ PARTS = 256
 WELL_MIXED = 0.8
 """Of a uniform shuffle's figure."""
 
-_BATCHES = 16
-_PAIRS = 100
-_LONGEST = 64
+_SAMPLED_BATCHES = 16
+_SAMPLED_PAIRS = 100
+_MAX_VALUE_LENGTH = 64
 """Characters of a value by which data may be sorted: a longer one is a text."""
 _ALIKE, _APART = 0.5, 0.3
-_BY_RANGE = {"lines", "tar", "whole"}
+_RANGE_FORMATS = {"lines", "tar", "whole"}
 """Formats of which single samples are read for what they cost."""
 
 
@@ -62,7 +62,7 @@ def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
     samples = order.samples
     size = min(batch, samples)
     parts = min(PARTS, samples)
-    begins = unique_values(np.linspace(0, samples - size, _BATCHES).astype(np.int64)).tolist()
+    begins = unique_values(np.linspace(0, samples - size, _SAMPLED_BATCHES).astype(np.int64)).tolist()
     counts_of_parts = [
         len(unique_values(order.at(0, np.arange(begin, begin + size)) * parts // samples)) for begin in begins
     ]
@@ -75,11 +75,11 @@ def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
 
     Reads a few hundred samples. None where the format reads more than a sample for a sample. Raises DataError, OSError.
     """
-    if index.samples < 4 * _PAIRS or set(index.formats) - _BY_RANGE:
+    if index.samples < 4 * _SAMPLED_PAIRS or set(index.formats) - _RANGE_FORMATS:
         return []
     dataset = IndexedDataset(index, patience=0.0, answer=5.0)
-    places = np.linspace(0, index.samples - 2, _PAIRS).astype(np.int64)
-    apart = places[permute(np.arange(_PAIRS), _PAIRS, seed + 1)]
+    places = np.linspace(0, index.samples - 2, _SAMPLED_PAIRS).astype(np.int64)
+    apart = places[permute(np.arange(_SAMPLED_PAIRS), _SAMPLED_PAIRS, seed + 1)]
     first, next_to, other = (_values_of(dataset, numbers) for numbers in (places, places + 1, apart))
     names = {name for values in first for name in values}
     candidates = [
@@ -113,7 +113,7 @@ def _fields(sample: Any) -> dict[str, Any]:
 
 
 def _is_short(value: Any) -> bool:
-    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _LONGEST)
+    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _MAX_VALUE_LENGTH)
 
 
 def _share_equal(name: str, some: Sequence[Mapping[str, Any]], other_samples: Sequence[Mapping[str, Any]]) -> float:

@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers, invert, mix_key, mix_keys, permute
-from hyperpod_kit.data.block_group import LARGEST, BlockGroup
+from hyperpod_kit.data.block_group import MAX_TABLE_SAMPLES, BlockGroup
 from hyperpod_kit.data.buckets import WeightBuckets
 
 LANES = 48
 """Divided by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 ranks."""
 
-_NEIGHBOURS = 64
+_MIN_NEIGHBOURS = 64
 """Places of one group, asked for together, for which its blocks' orders are worked out."""
-_AT_ONCE = 1024
+_MIN_FIRST_NEIGHBOURS = 1024
 """As many, when they are the first that are asked for: a first batch should not wait for the orders of whole blocks."""
-_GROUPS_KEPT = 2
+_MAX_GROUPS = 2
 
 
 class SampleOrder(Protocol):
@@ -183,11 +183,11 @@ class ShuffledOrder:
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        few = _AT_ONCE
+        few = _MIN_FIRST_NEIGHBOURS
         if self._kept.has_been_asked:
-            few = _NEIGHBOURS * (len(begins) - 1)
+            few = _MIN_NEIGHBOURS * (len(begins) - 1)
         self._kept.has_been_asked = True
-        if len(positions) < few or self.lanes * self.block > LARGEST:
+        if len(positions) < few or self.lanes * self.block > MAX_TABLE_SAMPLES:
             return self._samples_one_by_one(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
@@ -269,5 +269,5 @@ class ShuffledOrder:
             block_group = BlockGroup(blocks * self.block, counts, mix_keys(mix_key(epoch.key, 1), blocks))
             kept = [*self._kept.groups.items(), ((number, group), block_group)]
             self._kept.groups.clear()
-            self._kept.groups.update(kept[-_GROUPS_KEPT:])
+            self._kept.groups.update(kept[-_MAX_GROUPS:])
         return block_group

@@ -21,9 +21,9 @@ from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.errors import DataError
 
-_EPOCHS_KEPT = 2
-_SECTIONS_KEPT = 4
-_DOCUMENTS_KEPT = 1024
+_MAX_EPOCHS = 2
+_MAX_BUCKETS = 4
+_MAX_DOCUMENTS = 1024
 
 
 class WindowOrder:
@@ -198,7 +198,7 @@ class PackedDataset:
         sections = self._epochs.get(epoch)
         if sections is None:
             sections = self._epochs[epoch] = buckets_of(self._order, epoch, self._lengths)
-            if len(self._epochs) > _EPOCHS_KEPT:
+            if len(self._epochs) > _MAX_EPOCHS:
                 self._epochs.popitem(last=False)
         return sections
 
@@ -212,7 +212,7 @@ class PackedDataset:
             documents = self._order.at(epoch, places)
             tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before(epoch, section)
             documents_and_ends = self._sections[epoch, section] = (documents, tokens)
-            if len(self._sections) > _SECTIONS_KEPT:
+            if len(self._sections) > _MAX_BUCKETS:
                 self._sections.popitem(last=False)
         return documents_and_ends
 
@@ -232,7 +232,7 @@ class PackedDataset:
             self._encoded.move_to_end(document)
 
     def _evict(self) -> None:
-        while len(self._encoded) > _DOCUMENTS_KEPT:
+        while len(self._encoded) > _MAX_DOCUMENTS:
             self._encoded.popitem(last=False)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from hyperpod_kit.data.sampler import RankBatch
 
-_BYTES = 16 << 20
-_SAMPLES = 8192
+_MAX_BYTES = 16 << 20
+_MAX_SAMPLES = 8192
 """Told at a time, whichever is less."""
 
 
@@ -25,7 +25,7 @@ class ComingSamples:
         self._batches: Iterator[RankBatch] = iter(batches)
         self._batch_size = batch_size
         mean = dataset.index.bytes // max(1, dataset.index.samples)
-        self._portion = max(batch_size, min(_SAMPLES, _BYTES // max(1, mean)))
+        self._portion = max(batch_size, min(_MAX_SAMPLES, _MAX_BYTES // max(1, mean)))
         self._received = self._announced = 0
 
     def received(self) -> None:

@@ -19,12 +19,14 @@ from hyperpod_kit.untrusted import by_descriptor
 
 FORMAT = "hpk-ledger/1"
 
-_LAUNCH = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
+_LAUNCH_VARIABLES = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
 
 
 def launch_of_environment() -> str | None:
     """What tells this launch from others, the same on all of its ranks; None where nothing does."""
-    values = [f"{os.environ[name]}" for name in (*_LAUNCH, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)]
+    values = [
+        f"{os.environ[name]}" for name in (*_LAUNCH_VARIABLES, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)
+    ]
     return "-".join(values) or None
 
 

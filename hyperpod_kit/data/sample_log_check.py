@@ -24,9 +24,9 @@ from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
-_SHOWN = 1000
+_MAX_NAMED = 1000
 """Samples that a report names, of each kind."""
-_MOST = 1 << 60
+_MAX_COUNT = 1 << 60
 """Of all that is counted here: sums of a few of these are still numbers of numpy's."""
 
 
@@ -146,7 +146,7 @@ def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Cour
         orders = clean(sorted(meant), 1000)
         raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
     (_, order_text, samples, last) = next(iter(meant))
-    if not 1 <= samples < _MOST or last not in [each.value for each in Last]:
+    if not 1 <= samples < _MAX_COUNT or last not in [each.value for each in Last]:
         raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean(last)}")
     return Course(samples, Last(last)), order_text
 
@@ -154,7 +154,7 @@ def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Cour
 def _part_of(step: DataStep, rank: int, ranks: int) -> int:
     """How many samples a rank takes of a step, which are counted before they are listed; 0 of a step that is none."""
     counts = (rank, step.begin, step.real, step.fillers, ranks)
-    if rank >= ranks or not all(0 <= count < _MOST for count in counts):
+    if rank >= ranks or not all(0 <= count < _MAX_COUNT for count in counts):
         return 0
     return len(range(rank, step.real + step.fillers, ranks))
 
@@ -166,11 +166,13 @@ def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_ou
     if complete:
         edges = np.concatenate([[-1], received_once, [samples]])
         for gap in np.flatnonzero(np.diff(edges) > 1).tolist():
-            missing += range(int(edges[gap]) + 1, min(int(edges[gap + 1]), int(edges[gap]) + 1 + _SHOWN))
-            if len(missing) >= _SHOWN:
+            missing += range(int(edges[gap]) + 1, min(int(edges[gap + 1]), int(edges[gap]) + 1 + _MAX_NAMED))
+            if len(missing) >= _MAX_NAMED:
                 break
-    repeated = received_once[counts > 1][:_SHOWN].tolist()
-    return EpochReport(epoch, int((counts == 1).sum()), tuple(missing[:_SHOWN]), tuple(repeated), complete, left_out)
+    repeated = received_once[counts > 1][:_MAX_NAMED].tolist()
+    return EpochReport(
+        epoch, int((counts == 1).sum()), tuple(missing[:_MAX_NAMED]), tuple(repeated), complete, left_out
+    )
 
 
 def _read_directory(
@@ -241,7 +243,7 @@ def _add_step(segment: SampleLogSegment, rank: int, line: dict[str, Any], path: 
     step = DataStep(int(line["p"]), int(line["n"]), int(line["f"]), 0)
     received = [int(sample) for sample in line["i"]]
     bad = {int(sample) for sample in line.get("b", ())}
-    if not all(0 <= sample < _MOST for sample in received):
+    if not all(0 <= sample < _MAX_COUNT for sample in received):
         raise ValueError("a sample that there cannot be")
     _, of_rank = segment.steps.setdefault(step.begin, (step, {}))
     if rank in of_rank:

@@ -12,7 +12,7 @@ from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.order import SampleOrder
 from hyperpod_kit.data.position import Course, DataStep, Last
 
-_AHEAD = 4096
+_NUMBERS_PER_STEP = 4096
 """Samples whose numbers are computed at once: one by one they would cost more than reading them."""
 
 _MAX_CACHED = 8
@@ -109,7 +109,7 @@ class ElasticBatchSampler:
         # A start is not kept waiting for the batches after its first.
         most = 1
         if self._cached:
-            most = max(1, _AHEAD // self.batch_size)
+            most = max(1, _NUMBERS_PER_STEP // self.batch_size)
         while len(steps) < most and self.course.epoch(position) == epoch:
             step = self.course.step(position, self.group)
             if step is None:

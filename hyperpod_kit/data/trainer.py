@@ -24,11 +24,11 @@ from hyperpod_kit.untrusted import files, parse
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_STATE = "trainer_state.json"
-_NAME = "DataPosition"
-_LARGEST_STATE = 256 << 20
+_STATE_FILE = "trainer_state.json"
+_CALLBACK_NAME = "DataPosition"
+_MAX_STATE_BYTES = 256 << 20
 """Bytes of the Trainer's state, which has all that was logged."""
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class ElasticTraining:
@@ -198,7 +198,7 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
         (
             (int(match[1]), path)
             for path in Path(folder).glob("checkpoint-*")
-            if (match := _CHECKPOINT.fullmatch(path.name))
+            if (match := _CHECKPOINT_NAME.fullmatch(path.name))
         ),
         reverse=True,
     )
@@ -214,13 +214,13 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 
 def position_in(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """The position that a Trainer's checkpoint holds. Raises CheckpointError."""
-    path = Path(checkpoint, _STATE)
+    path = Path(checkpoint, _STATE_FILE)
     try:
-        state = parse.json_object(files.read_given(str(path), _LARGEST_STATE), _LARGEST_STATE)
-        position = state["stateful_callbacks"][_NAME]["attributes"]["position"]
+        state = parse.json_object(files.read_given(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)
+        position = state["stateful_callbacks"][_CALLBACK_NAME]["attributes"]["position"]
     except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(
-            f"{checkpoint} has no position in {_STATE}: {type(err).__name__}: {err}",
+            f"{checkpoint} has no position in {_STATE_FILE}: {type(err).__name__}: {err}",
             hint="it was cut while it was written, or is not of an ElasticTrainer",
         ) from None
     if not isinstance(position, dict) or not position:

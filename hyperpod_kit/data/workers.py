@@ -18,7 +18,7 @@ from hyperpod_kit.errors import DataError, DataUnavailable, HyperpodKitError, fi
 
 log = logging.getLogger("hyperpod_kit.data")
 
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """In a row, without a batch in between."""
 
 POLL_SECONDS = 1.0
@@ -86,7 +86,7 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
             broken = True
             failures += 1
             reason = first_line(err)
-            if failures > MOST_FAILURES:
+            if failures > MAX_FAILURES:
                 raise DataUnavailable(
                     f"workers of the loader failed {failures} times in a row without a batch: {reason}",
                     hint="num_workers=0 shows the failure itself",

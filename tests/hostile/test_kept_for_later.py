@@ -75,7 +75,7 @@ def test_a_store_takes_only_chunks_that_are_as_long_as_it_asked_for(tmp_path: Pa
 
     disk = DiskCache(str(tmp_path / "cache"), floor=0)
     disk.put('s3://corpus/a "0a" 0-64', CHUNK[:-1])
-    store = ChunkStore(chunks.CHUNK, disk)
+    store = ChunkStore(chunks.CHUNK_BYTES, disk)
     try:
         assert store.request(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
     finally:

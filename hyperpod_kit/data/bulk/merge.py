@@ -25,12 +25,12 @@ from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, files, parse, source_owner
 from hyperpod_kit.untrusted.text import clean
 
-LIST = "merged.json"
+LIST_FILE = "merged.json"
 FORMAT = "hpk-merged/1"
-_LARGEST = 1 << 30
-_PIECE = 1 << 20
-_TAR = re.compile(r"[0-9]{6,18}\.tar")
-_HEADER = 1024
+_MAX_LIST_BYTES = 1 << 30
+_PIECE_BYTES = 1 << 20
+_TAR_NAME = re.compile(r"[0-9]{6,18}\.tar")
+_HEADER_BYTES = 1024
 """About what a file costs in a tar."""
 _SECTOR, _MIN_HOLE = 512, 1 << 20
 """Bytes of a block as the kernel counts them, and that a file has more than its blocks, where it has holes: what a file
@@ -59,7 +59,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
     if not files:
         raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
-    if os.path.exists(os.path.join(out, LIST)):
+    if os.path.exists(os.path.join(out, LIST_FILE)):
         raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
     total = sum(length for _, length in files)
     files.reverse()  # taken from the end
@@ -67,9 +67,9 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
     done = number = 0
     while files:
         group = [files.pop()]
-        filled = group[0][1] + _HEADER
+        filled = group[0][1] + _HEADER_BYTES
         while files and filled + files[-1][1] <= size:
-            filled += files[-1][1] + _HEADER
+            filled += files[-1][1] + _HEADER_BYTES
             group.append(files.pop())
         name = f"{number:06d}.tar"
         with atomic_file.replacing(os.path.join(out, name)) as stream:  # noqa: SIM117  # not in one line on Python 3.8
@@ -80,7 +80,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
                     progress(done, total)
         number += 1
     made = {"format": FORMAT, "files": listed}
-    atomic_file.replace(os.path.join(out, LIST), json.dumps(made).encode(), durable=True)
+    atomic_file.replace(os.path.join(out, LIST_FILE), json.dumps(made).encode(), durable=True)
     return MergeReport(len(listed), number, done)
 
 
@@ -116,8 +116,10 @@ class MergedFile(NamedTuple):
 def _read_list(merged: str) -> dict[str, MergedFile]:
     """The files that were merged, by their paths below the source. Raises DataError, OSError."""
     try:
-        list_path = os.path.join(merged, LIST)
-        head = parse.json_object(files.read_given(list_path, _LARGEST, opener=source_owner.open_nonblocking), _LARGEST)
+        list_path = os.path.join(merged, LIST_FILE)
+        head = parse.json_object(
+            files.read_given(list_path, _MAX_LIST_BYTES, opener=source_owner.open_nonblocking), _MAX_LIST_BYTES
+        )
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
         if not all(type(entry.size) is int and entry.size >= 0 and _is_tar(entry.tar) for entry in listed.values()):
@@ -125,14 +127,14 @@ def _read_list(merged: str) -> dict[str, MergedFile]:
     except FileNotFoundError:
         if not os.path.isdir(merged):
             raise NoData(f"{merged} is no directory", hint="name a directory that `data merge` wrote") from None
-        raise DataError(f"{merged} has no {LIST}: what is there was not merged, or not to its end") from None
+        raise DataError(f"{merged} has no {LIST_FILE}: what is there was not merged, or not to its end") from None
     except (ValueError, KeyError, TypeError, AttributeError, Untrusted) as err:
-        raise DataError(f"{merged}/{LIST} is damaged: {clean(err)}") from None
+        raise DataError(f"{merged}/{LIST_FILE} is damaged: {clean(err)}") from None
     return listed
 
 
 def _is_tar(name: str) -> bool:
-    return _TAR.fullmatch(name) is not None
+    return _TAR_NAME.fullmatch(name) is not None
 
 
 def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -142,7 +144,7 @@ def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tupl
         try:
             for archive, member in read_members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
-                    problem = f"which {LIST} has not, or which leads elsewhere"
+                    problem = f"which {LIST_FILE} has not, or which leads elsewhere"
                     raise DataError(f"{name} has {clean(member.name)!r}, {problem}")
                 content = None
                 if member.isreg():
@@ -158,7 +160,7 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> str:
     """Copy what is left of one; its digest. Raises DataError where a tar ends too early, OSError."""
     digest = hashlib.blake2b(digest_size=16)
     try:
-        while part := source.read(_PIECE):
+        while part := source.read(_PIECE_BYTES):
             digest.update(part)
             target.write(part)
     except tarfile.ReadError as err:

@@ -25,10 +25,10 @@ from hyperpod_kit.untrusted import by_descriptor, parse
 from hyperpod_kit.untrusted.text import clean
 
 _RETRIES = 10
-_WILD = frozenset("*?[]\\")
+_WILDCARDS = frozenset("*?[]\\")
 _MAX_LINE = 1 << 20
 """Characters of a line of s5cmd's."""
-_READ_TWICE = 3
+_MAX_ETAG_CHANGES = 3
 """Objects that come twice with the same bytes and another ETag, after which ETags of this source are taken for none."""
 
 
@@ -48,7 +48,7 @@ class S5cmd:
 
     def __init__(self, url: str, *, rate: float | None, workers: int) -> None:
         bucket, key = split_url(url)
-        if _WILD & set(key):
+        if _WILDCARDS & set(key):
             raise DataError(f"{url} has a wildcard, which is not staged", hint="name a prefix")
         self._bucket, self._key = bucket, key.rstrip("/")
         self._rate, self._workers = rate, workers
@@ -113,7 +113,7 @@ class S5cmd:
         """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
         of KMS has an ETag that is no digest, and comes with the same bytes again."""
         with self._lock:
-            if self._read_twice >= _READ_TWICE and not self._same:
+            if self._read_twice >= _MAX_ETAG_CHANGES and not self._same:
                 return False
         with open(part, "rb") as stream:
             verdict, digest = etag.compare(stream, file.size, file.etag)

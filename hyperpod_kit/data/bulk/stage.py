@@ -32,11 +32,11 @@ log = logging.getLogger("hyperpod_kit.data")
 _FILES, _BYTES = 2000, 4 << 30
 """Of a group: so many are listed to the engine at a time."""
 
-_TRIES = 4
-_PAUSES = BackOff(1.0, 20.0, factor=4.0)
+_MAX_ATTEMPTS = 4
+_BACKOFF = BackOff(1.0, 20.0, factor=4.0)
 _VERIFIERS = 8
 _PROGRESS_SECONDS = 0.25
-_PARTS = "parts"
+_PARTS_DIRECTORY = "parts"
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class StageDestination:
         """Raises DataError when the disk has not enough for what is missing."""
         expected = (file for group in listed.groups(_FILES, _BYTES) for file in group)
         missing = sum(file.size for file in expected if not is_staged(self.top.path, file))
-        self.work_directory.remove(_PARTS)  # of a run that was killed
+        self.work_directory.remove(_PARTS_DIRECTORY)  # of a run that was killed
         free = self.top.free()
         if missing > free:
             raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
@@ -164,7 +164,7 @@ class _Staging:
         self._destination = destination
         self._parts = ""
         if destination is not None:
-            self._parts = os.path.join(destination.work_directory.anchor, _PARTS)
+            self._parts = os.path.join(destination.work_directory.anchor, _PARTS_DIRECTORY)
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()
@@ -178,15 +178,15 @@ class _Staging:
 
     def fetch(self, missing: Sequence[StagedFile]) -> None:
         """All of a group. Raises DataUnavailable."""
-        for tries in range(1, _TRIES + 1):
+        for tries in range(1, _MAX_ATTEMPTS + 1):
             missing = self._fetch_once(missing)
             if not missing:
                 return
             reason = self._engine.last_error or "nobody says why"
             message = f"{len(missing)} files did not come, {missing[0].path} first: {reason}"
-            if tries < _TRIES:
+            if tries < _MAX_ATTEMPTS:
                 log.warning("%s; they are asked for again", message)
-                time.sleep(_PAUSES.pause(tries))
+                time.sleep(_BACKOFF.pause(tries))
         raise DataUnavailable(
             f"{message}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
         )
@@ -194,8 +194,10 @@ class _Staging:
     def _fetch_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Those that did not come."""
         assert self._destination is not None
-        self._destination.work_directory.remove(_PARTS)
-        with self._destination.work_directory.ensure_directory(_PARTS) as parts, ThreadPoolExecutor(_VERIFIERS) as pool:
+        self._destination.work_directory.remove(_PARTS_DIRECTORY)
+        with self._destination.work_directory.ensure_directory(_PARTS_DIRECTORY) as parts, ThreadPoolExecutor(
+            _VERIFIERS
+        ) as pool:
             missing = dict(enumerate(group))
             placed = [
                 (arrived.number, pool.submit(self._place_file, group[arrived.number], parts, str(arrived.number)))
@@ -204,7 +206,7 @@ class _Staging:
             for number, proof in placed:
                 if proof.result():
                     missing.pop(number, None)
-        self._destination.work_directory.remove(_PARTS)
+        self._destination.work_directory.remove(_PARTS_DIRECTORY)
         return list(missing.values())
 
     def _place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:

@@ -19,9 +19,9 @@ from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
 from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
 from hyperpod_kit.untrusted.text import clean
 
-_RUN = 512
+_DOCUMENTS_PER_TASK = 512
 """Documents of one task."""
-_LARGEST = 1 << 28
+_MAX_TOKENIZER_BYTES = 1 << 28
 """Bytes of a tokenizer.json; those of large vocabularies have some 20 MB."""
 
 
@@ -32,7 +32,7 @@ def read_tokenizer(path: str) -> str:
     """
     try:
         with reading_as_owner([path]):
-            return files.read_given(path, _LARGEST, opener=source_owner.open_nonblocking).decode()
+            return files.read_given(path, _MAX_TOKENIZER_BYTES, opener=source_owner.open_nonblocking).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
@@ -106,7 +106,10 @@ def _encode_documents(
     dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
 ) -> Iterator[list[int]]:
     """Every document's tokens, in the order in which they lie, whatever process made them."""
-    runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
+    runs = [
+        range(begin, min(begin + _DOCUMENTS_PER_TASK, len(dataset)))
+        for begin in range(0, len(dataset), _DOCUMENTS_PER_TASK)
+    ]
     context = multiprocessing.get_context("spawn")
     initializer_arguments = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current())
     with ProcessPoolExecutor(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
-NUMBERS = (I16, I32, I64)
-_DEEPEST = 16
-_LONGEST_NUMBER = 10
+INTEGER_TYPES = (I16, I32, I64)
+_MAX_DEPTH = 16
+_MAX_VARINT_BYTES = 10
 
 
 class CompactThrift:
@@ -59,13 +59,13 @@ class CompactThrift:
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Pass over a value."""
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise ValueError("a structure that is nested too deeply")
         if kind in (TRUE, FALSE):
             return
         if kind == BYTE:
             self.at += 1
-        elif kind in NUMBERS:
+        elif kind in INTEGER_TYPES:
             self._unsigned()
         elif kind == DOUBLE:
             self.at += 8
@@ -95,7 +95,7 @@ class CompactThrift:
 
     def _unsigned(self) -> int:
         value = 0
-        for shift in range(_LONGEST_NUMBER):
+        for shift in range(_MAX_VARINT_BYTES):
             byte = self._byte()
             value |= (byte & 127) << (7 * shift)
             if byte < 128:

@@ -20,27 +20,27 @@ from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import BadRecord, DataError
 
-_PIECE = 1 << 20
-_IN_MEMORY = 16 << 20
+_PIECE_BYTES = 1 << 20
+_MAX_MEMORY_BYTES = 16 << 20
 """Plain bytes of a member beyond which they go to a file without a name."""
 
 
-_MOST_OUT = 4 << 20
+_MAX_OUTPUT = 4 << 20
 """Plain bytes that come out of a decompressor at a time, however well they were compressed."""
 
-_SLICE = 2 << 10
+_INPUT_BYTES = 2 << 10
 """Compressed bytes that go into one that cannot be told how many may come out: of zstd at most 128 KiB for four."""
 
-_WINDOW = 128 << 20
+_MAX_WINDOW_BYTES = 128 << 20
 """Plain bytes that a zstd frame may look back, which are kept in memory: what `zstd -d` takes without --long."""
 
 _RATIO, _SMALL = 1024, 64 << 20
 """Plain bytes for a compressed one, beyond the first plain ones."""
 
-_ON_DISK = 64
+_MAX_MEMBERS_ON_DISK = 64
 """Members in files without a name, for each process."""
 
-_FLOOR = 1 << 30
+_MIN_FREE_BYTES = 1 << 30
 """Bytes that are left free where these files are."""
 
 
@@ -66,7 +66,7 @@ class GzipMember:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """See MemberDecoder."""
         while data:
-            out = self._decoder.decompress(data, _MOST_OUT)
+            out = self._decoder.decompress(data, _MAX_OUTPUT)
             data = self._decoder.unconsumed_tail
             self.eof, self.rest = self._decoder.eof, self._decoder.unused_data
             if out:
@@ -79,19 +79,19 @@ class ZstdFrame:
     def __init__(self) -> None:
         import zstandard
 
-        self._decoder: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
+        self._decoder: Any = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
         self.eof = False
         self.rest = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """See MemberDecoder."""
-        for at in range(0, len(data), _SLICE):
-            out = self._decoder.decompress(data[at : at + _SLICE])
+        for at in range(0, len(data), _INPUT_BYTES):
+            out = self._decoder.decompress(data[at : at + _INPUT_BYTES])
             self.eof = self._decoder.eof
             if self.eof:
-                self.rest = self._decoder.unused_data + data[at + _SLICE :]
-            for begin in range(0, len(out), _MOST_OUT):
-                yield out[begin : begin + _MOST_OUT]
+                self.rest = self._decoder.unused_data + data[at + _INPUT_BYTES :]
+            for begin in range(0, len(out), _MAX_OUTPUT):
+                yield out[begin : begin + _MAX_OUTPUT]
             if self.eof:
                 return
 
@@ -113,7 +113,7 @@ def decompress(
     first, given = at, 0
     while True:
         if not data:
-            data = read(at, min(_PIECE, size - at)) if at < size else b""
+            data = read(at, min(_PIECE_BYTES, size - at)) if at < size else b""
             if not data:
                 if decoder is not None:
                     raise ValueError(f"the {kind} member at {member_at} is cut off at {at}")
@@ -155,7 +155,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     points = [(0, 0)]
     done, count, previous = 0, 0, -1
     is_json = lines.is_json(file.path)
-    longest = lines.BLANKS if is_json else 1
+    longest = lines.MAX_BLANK_BYTES if is_json else 1
     blank: set[int] = set()
     """Ends of lines that are a carriage return and nothing else, or of JSON blanks."""
     tail = b""
@@ -214,9 +214,9 @@ class _DigestingReader:
         data = self._file.read(at, length)
         self._rest += data
         self._size += len(data)
-        while len(self._rest) >= digests.PIECE:
-            self._digests.append(digests.digest_of_piece(bytes(self._rest[: digests.PIECE])))
-            del self._rest[: digests.PIECE]
+        while len(self._rest) >= digests.PIECE_BYTES:
+            self._digests.append(digests.digest_of_piece(bytes(self._rest[: digests.PIECE_BYTES])))
+            del self._rest[: digests.PIECE_BYTES]
         self._advance(len(data))
         return data
 
@@ -237,7 +237,7 @@ class Member:
         buffer = bytearray()
         for part in parts:
             self.size += len(part)
-            if self._file is None and self.size > _IN_MEMORY:
+            if self._file is None and self.size > _MAX_MEMORY_BYTES:
                 self._file = tempfile.TemporaryFile(prefix="hpk-data-")  # noqa: SIM115  # as long as the member
                 self._file.write(buffer)
                 buffer = bytearray()
@@ -297,7 +297,7 @@ class CompressedReader:
             self._members.move_to_end(key)
             return member
         size = int(file.points["plain"][number + 1]) - int(file.points["plain"][number])
-        if size > _IN_MEMORY:
+        if size > _MAX_MEMORY_BYTES:
             self._make_room(file.path, size)
         member = self._members[key] = self._decompress_member(file, number)
         self._cached_bytes += member.in_memory
@@ -325,13 +325,15 @@ class CompressedReader:
         """For a member on disk, by letting go of those used longest ago. Raises DataError when there is none."""
         directory = tempfile.gettempdir()
         on_disk = [key for key, member in self._members.items() if not member.in_memory]
-        while on_disk and (len(on_disk) >= _ON_DISK or shutil.disk_usage(directory).free < size + _FLOOR):
+        while on_disk and (
+            len(on_disk) >= _MAX_MEMBERS_ON_DISK or shutil.disk_usage(directory).free < size + _MIN_FREE_BYTES
+        ):
             self._members.pop(on_disk.pop(0)).close()
         free = shutil.disk_usage(directory).free
-        if free < size + _FLOOR:
+        if free < size + _MIN_FREE_BYTES:
             raise DataError(
                 f"{path} has a member of {size} plain bytes, "
-                f"and {directory} has {free} free, of which {_FLOOR} stay free",
+                f"and {directory} has {free} free, of which {_MIN_FREE_BYTES} stay free",
                 hint="TMPDIR=DIR on a larger disk, or compress it again in members: bgzip, or zstd by parts",
             )
 

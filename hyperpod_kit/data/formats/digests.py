@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.errors import DigestUnavailable
 
-PIECE = 16 << 20
+PIECE_BYTES = 16 << 20
 """Bytes of a piece. Part of the digest."""
 
 
@@ -27,8 +27,8 @@ def digest_of_piece(data: bytes | memoryview) -> bytes:
 def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
     """Of a file's pieces, read one after another by `read(at, bytes)`. Raises what that raises."""
     piece_digests = []
-    for at in range(0, size, PIECE):
-        data = read(at, PIECE)
+    for at in range(0, size, PIECE_BYTES):
+        data = read(at, PIECE_BYTES)
         piece_digests.append(digest_of_piece(data))
         advance(len(data))
     return piece_digests

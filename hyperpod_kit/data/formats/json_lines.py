@@ -18,11 +18,11 @@ import numpy as np
 _SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _PLAIN = frozenset((str, int, bool, type(None)))
 _CONTAINERS = frozenset((dict, list))
-_LARGE = float(1 << 63)
+_MIN_LARGE_INTEGER = float(1 << 63)
 """The least that an integer beyond 64 bits can have become."""
-_DEEP = 100
+_MAX_DEPTH = 100
 """Containers in each other, from which on `json` decides: how many it takes depends on what has called it."""
-_LONG = 4096
+_LONG_LINE_BYTES = 4096
 """Bytes of a line whose text is looked at before its values are."""
 _UPPER_HALVES = np.uint64(0xF0F0F0F0F0F0F0F0)
 _DIGITS = np.uint64(0x3030303030303030)
@@ -53,9 +53,9 @@ def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]
         if kind is dict and _PLAIN.issuperset(map(type, decoded.values())):
             return decoded
         if kind in _CONTAINERS:
-            same = (len(record) >= _LONG and _looks_plain(record)) or _decodes_alike(decoded)
+            same = (len(record) >= _LONG_LINE_BYTES and _looks_plain(record)) or _decodes_alike(decoded)
         else:
-            same = kind is not float or -_LARGE < decoded < _LARGE
+            same = kind is not float or -_MIN_LARGE_INTEGER < decoded < _MIN_LARGE_INTEGER
         if same:
             return decoded
         return json.loads(record)
@@ -70,20 +70,22 @@ def _looks_plain(record: bytes) -> bool:
     if ((chunks & _UPPER_HALVES) == _DIGITS).any():
         return False
     characters = np.frombuffer(record, np.uint8)
-    return sum(int(np.count_nonzero(characters == character)) for character in _OPENING) < _DEEP
+    return sum(int(np.count_nonzero(characters == character)) for character in _OPENING) < _MAX_DEPTH
 
 
 def _decodes_alike(container: Any) -> bool:
     """Whether no float is so large, and no container so deep, that `json` may say something else."""
     level = [container]
-    for _ in range(_DEEP):
+    for _ in range(_MAX_DEPTH):
         below: list[Any] = []
         for value_container in level:
             values: Collection[Any] = value_container
             if type(value_container) is dict:
                 values = value_container.values()
             kinds = set(map(type, values))
-            if float in kinds and any(type(value) is float and not -_LARGE < value < _LARGE for value in values):
+            if float in kinds and any(
+                type(value) is float and not -_MIN_LARGE_INTEGER < value < _MIN_LARGE_INTEGER for value in values
+            ):
                 return False
             if not kinds.isdisjoint(_CONTAINERS):
                 below += [value for value in values if type(value) in _CONTAINERS]

@@ -17,12 +17,12 @@ from hyperpod_kit.data.reading.ranges import RangeReader
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile
 
-MAX_SAMPLE = (1 << 32) - 1
+MAX_SAMPLE_BYTES = (1 << 32) - 1
 """Bytes of a sample."""
-BLANKS = 16
+MAX_BLANK_BYTES = 16
 """Bytes of a line that is looked at for blanks."""
 _SPAN_BITS = 20
-MAX_LINE = 128 << 20
+MAX_LINE_BYTES = 128 << 20
 """Bytes of a line: a sparse file of no line's end takes no room on the disk."""
 
 
@@ -63,7 +63,7 @@ def is_json(path: str) -> bool:
 
 def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
     """Of short lines, those of blanks alone are not `full`. Lines that are near each other are read at once."""
-    short = np.flatnonzero(full & (lengths <= BLANKS))
+    short = np.flatnonzero(full & (lengths <= MAX_BLANK_BYTES))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
         if not some.size:
             continue
@@ -77,8 +77,8 @@ def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, fu
 def require_bounded(lengths: Any) -> None:
     """Raises ValueError for a line that no reader could hold."""
     longest = int(lengths.max(initial=0))
-    if longest > MAX_LINE:
-        raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE:,}")
+    if longest > MAX_LINE_BYTES:
+        raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE_BYTES:,}")
 
 
 def spans_of_lines(ends: Any) -> tuple[Any, Any]:

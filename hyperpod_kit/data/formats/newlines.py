@@ -18,7 +18,7 @@ from hyperpod_kit.errors import ChangedFile
 _STREAMS = 3
 """Parts of a file that are read at a time, each from its beginning to its end by a descriptor of its own: one stream
 does not keep a disk busy, and two that share a descriptor disturb its read-ahead."""
-_STEP = 1 << 20
+_STEP_BYTES = 1 << 20
 """Bytes that are read and searched at a time: they are still in the processor's cache when they are searched."""
 _NEWLINE = np.uint8(10)
 
@@ -35,9 +35,9 @@ def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[Sear
     """The pieces of a file in order. Raises ChangedFile, OSError."""
     if not file.size:
         return []
-    if file.size <= min(_STEP, digests.PIECE):
+    if file.size <= min(_STEP_BYTES, digests.PIECE_BYTES):
         return [_search_piece(file, 0, advance)]
-    places = range(0, file.size, digests.PIECE)
+    places = range(0, file.size, digests.PIECE_BYTES)
     if not isinstance(file, LocalFile):
         with ThreadPoolExecutor(_STREAMS) as pool:
             return list(pool.map(lambda at: _search_piece(file, at, advance), places))
@@ -51,7 +51,7 @@ def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[Sear
 
 
 def _search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
-    data = file.read(at, min(digests.PIECE, file.size - at))
+    data = file.read(at, min(digests.PIECE_BYTES, file.size - at))
     advance(len(data))
     ends = (np.frombuffer(data, np.uint8) == _NEWLINE).nonzero()[0]
     if at:
@@ -68,13 +68,13 @@ def _open_and_search(file: LocalFile, places: range, advance: Callable[[int], No
 
 def _search_file(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     """Pieces one after another, into the same memory: new memory for each costs as much as the search in it."""
-    buffer = np.empty(min(digests.PIECE, file.size), np.uint8)
-    mask_buffer = np.empty(min(_STEP, len(buffer)), bool)
+    buffer = np.empty(min(digests.PIECE_BYTES, file.size), np.uint8)
+    mask_buffer = np.empty(min(_STEP_BYTES, len(buffer)), bool)
     pieces = []
     for at in places:
         ends, size = [np.zeros(0, np.int64)], 0
         while size < len(buffer):
-            step = buffer[size : size + _STEP]
+            step = buffer[size : size + _STEP_BYTES]
             count = file.read_into(step.data, at + size)
             if not count:
                 break

@@ -21,11 +21,11 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_MOST_FILES = 64
+_MAX_FILES = 64
 _MAX_EVICTED = 1024
-_LITTLE_PART = 4
+_SPENT_MEMORY_DIVISOR = 4
 """The part of the memory in which row groups stay that have given all their rows."""
-_WARN_AFTER = 16
+_MAX_REPEATS_UNWARNED = 16
 """Row groups that are decoded a second time, until it is said."""
 
 
@@ -138,7 +138,7 @@ class ParquetReader:
         if groups is None:
             read = functools.partial(self._files.read, file)
             groups = self._opened[file.path] = ParquetGroups(file.path, file.size, read)
-            if len(self._opened) > _MOST_FILES:
+            if len(self._opened) > _MAX_FILES:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(file.path)
         return groups
@@ -163,7 +163,10 @@ class ParquetReader:
         """All rows of a row group were asked for. New memory costs more than to decode it, so what it takes is for the
         next one, unless all of it is little."""
         group.remaining = group.rows
-        if self._cached_bytes > self._memory // _LITTLE_PART and self._groups.get((path, group.number)) is group:
+        if (
+            self._cached_bytes > self._memory // _SPENT_MEMORY_DIVISOR
+            and self._groups.get((path, group.number)) is group
+        ):
             self._drop_group(path, group.number)
 
     def _drop_group(self, path: str, number: int) -> None:
@@ -182,7 +185,7 @@ class ParquetReader:
     def _count_decoded_again(self, group: RowGroup) -> None:
         """Say it once: nothing fails, and training waits for what was thrown away."""
         self._decoded_again_count += 1
-        if self._decoded_again_count == _WARN_AFTER:
+        if self._decoded_again_count == _MAX_REPEATS_UNWARNED:
             lanes = max(1, self._memory // max(1, 2 * group.size))
             log.warning(
                 "row groups of Parquet of about %.1f MiB are decoded again and again, as memory=%d holds too few of "

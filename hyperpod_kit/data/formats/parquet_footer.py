@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hyperpod_kit.data.formats.compact_thrift import BINARY, LIST, NUMBERS, STRUCT, CompactThrift
+from hyperpod_kit.data.formats.compact_thrift import BINARY, INTEGER_TYPES, LIST, STRUCT, CompactThrift
 
 _END = struct.Struct("<I4s")
 _MAGIC = b"PAR1"
@@ -137,7 +137,7 @@ def _read_metadata(reader: CompactThrift) -> ColumnChunk:
     numbers: dict[int, int] = {}
     depth = 0
     for field, kind in reader.fields():
-        if kind in NUMBERS:
+        if kind in INTEGER_TYPES:
             numbers[field] = reader.number()
         elif field == _PATH and kind == LIST:
             depth = _path_length(reader)

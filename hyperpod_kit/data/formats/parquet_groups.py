@@ -22,19 +22,19 @@ from hyperpod_kit.errors import BadRecord
 _RATIO, _SMALL = 1024, 128 << 20
 """Decoded bytes for one of a row group's, beyond the first decoded ones."""
 
-_EXPANDS = 32
+_MAX_EXPANSION = 32
 """Decoded bytes for one that a row group has: words of a dictionary are repeated."""
 
-_ROWS = 256
+_ROWS_PER_BATCH = 256
 """Rows that are decoded at a time where a row group might be larger than it says."""
 
-_AT_ONCE = 16 << 20
+_MAX_READ_BYTES = 16 << 20
 """Bytes of a row group that are read by one call, and kept while it is decoded. New memory costs more than a read."""
 
-_STREAM = 1 << 20
+_STREAM_BYTES = 1 << 20
 """Bytes that pyarrow reads at a time."""
 
-_NUMBER = 4
+_DICTIONARY_INDEX_BYTES = 4
 """Bytes of a word's number in a dictionary."""
 
 
@@ -117,7 +117,7 @@ class ParquetGroups:
         if any(column.begin < 0 or column.begin + column.compressed > self._size for column in columns):
             raise ValueError("a column that lies beyond the end of the file")
         with self._bytes.cached(columns, packed):
-            most = _SMALL + _EXPANDS * packed
+            most = _SMALL + _MAX_EXPANSION * packed
             pages = [self._pages(column) for column in columns]
             sizes = [self._decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
             if sum(sizes) <= most:
@@ -128,7 +128,7 @@ class ParquetGroups:
                 if sizes[at] > column.uncompressed and parquet_pages.can_stay_numbers(column, pages[at])
             )
             for at in numbered:
-                sizes[at] = 2 * columns[at].uncompressed + 2 * _NUMBER * columns[at].values
+                sizes[at] = 2 * columns[at].uncompressed + 2 * _DICTIONARY_INDEX_BYTES * columns[at].values
             file = self._open_numbered(numbered)
             if sum(sizes) <= most:
                 table = file.read_row_group(number, use_threads=False)
@@ -167,7 +167,7 @@ class ParquetBytes:
         """With the bytes of these columns in memory, where they are few enough and lie together."""
         begin = min((column.begin for column in columns), default=0)
         end = max((column.begin + column.compressed for column in columns), default=0)
-        if end - begin <= min(_AT_ONCE, 2 * packed):
+        if end - begin <= min(_MAX_READ_BYTES, 2 * packed):
             self._begin, self._cached = begin, memoryview(self._read(begin, end - begin))
         try:
             yield
@@ -190,7 +190,7 @@ def open_parquet(read: Callable[[int, int], bytes], size: int, numbered: Sequenc
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(
-        RangedFile(read, size), read_dictionary=numbered or None, pre_buffer=False, buffer_size=_STREAM
+        RangedFile(read, size), read_dictionary=numbered or None, pre_buffer=False, buffer_size=_STREAM_BYTES
     )
 
 
@@ -212,7 +212,7 @@ def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
             continue
         for part in values.chunks:
             lengths = pyarrow.compute.binary_length(part.dictionary).take(part.indices)
-            room -= (pyarrow.compute.sum(lengths).as_py() or 0) + 2 * _NUMBER * len(part)
+            room -= (pyarrow.compute.sum(lengths).as_py() or 0) + 2 * _DICTIONARY_INDEX_BYTES * len(part)
         if room < 0:
             break
         table = table.set_column(at, field, values.cast(field.type))
@@ -224,8 +224,8 @@ def read_in_batches(file: Any, number: int, claimed: int) -> Any:
     import pyarrow
 
     batches, size = [], 0
-    most = _SMALL + _EXPANDS * claimed
-    for batch in file.iter_batches(_ROWS, row_groups=[number], use_threads=False):
+    most = _SMALL + _MAX_EXPANSION * claimed
+    for batch in file.iter_batches(_ROWS_PER_BATCH, row_groups=[number], use_threads=False):
         batches.append(batch)
         size += batch.nbytes
         if size > most:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hyperpod_kit.data.formats.compact_thrift import NUMBERS, STRUCT, CompactThrift
+from hyperpod_kit.data.formats.compact_thrift import INTEGER_TYPES, STRUCT, CompactThrift
 from hyperpod_kit.data.formats.parquet_footer import ColumnChunk
 
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA_HEADER, _DICTIONARY_HEADER, _DATA_HEADER_2 = 1, 2, 3, 5, 7, 8
@@ -17,10 +17,10 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_2 = 0, 2, 3
 _OWN_HEADER = {_DATA_PAGE: _DATA_HEADER, _DICTIONARY_PAGE: _DICTIONARY_HEADER, _DATA_PAGE_2: _DATA_HEADER_2}
 _PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY = 0, 2, 6, 8
 _LENGTH = struct.Struct("<I")
-_HEADERS = (4 << 10, 1 << 20)
+_HEADER_BYTES = (4 << 10, 1 << 20)
 """Bytes that are looked at for a header: most are short, and one with statistics of long words is not."""
-_LARGEST_DICTIONARY = 64 << 20
-_PART = 4
+_MAX_DICTIONARY_BYTES = 64 << 20
+_SMALL_DICTIONARY_DIVISOR = 4
 """A dictionary is small that is such a part of its column: to look at its words costs less than to copy all values."""
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
@@ -46,7 +46,7 @@ def read_pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: 
 
 
 def _read_page(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
-    for size in _HEADERS:
+    for size in _HEADER_BYTES:
         header = CompactThrift(memoryview(read(at, min(size, end - at))))
         try:
             return _page_of_header(header, at)
@@ -59,7 +59,7 @@ def _page_of_header(header: CompactThrift, at: int) -> ColumnPage:
     numbers: dict[int, int] = {}
     header_fields: dict[int, dict[int, int]] = {}
     for field, kind in header.fields():
-        if kind in NUMBERS:
+        if kind in INTEGER_TYPES:
             numbers[field] = header.number()
         elif field in _ENCODINGS and kind == STRUCT:
             header_fields[field] = _read_numbers(header)
@@ -79,7 +79,7 @@ def _read_numbers(reader: CompactThrift) -> dict[int, int]:
     """Field -> number, of the fields of a structure that are numbers."""
     numbers: dict[int, int] = {}
     for field, kind in reader.fields():
-        if kind in NUMBERS:
+        if kind in INTEGER_TYPES:
             numbers[field] = reader.number()
         else:
             reader.skip(kind)
@@ -115,7 +115,7 @@ def decoded_size(
     if not of_words or not dictionaries:
         return size
     longest = max(_longest_possible_word(column, page) for page in dictionaries)
-    few = all(page.packed <= column.compressed // _PART for page in dictionaries)
+    few = all(page.packed <= column.compressed // _SMALL_DICTIONARY_DIVISOR for page in dictionaries)
     looked_at = column.is_of_any_length and (few or not can_stay_numbers(column, pages_of_column))
     if looked_at and size + of_words * longest > enough:
         longest = max(_longest_word(column, page, read) for page in dictionaries)
@@ -133,7 +133,7 @@ def _longest_word(column: ColumnChunk, page: ColumnPage, read: Callable[[int, in
     import pyarrow
 
     codec = _CODECS.get(column.codec)
-    if page.plain > _LARGEST_DICTIONARY or (column.codec and codec is None):
+    if page.plain > _MAX_DICTIONARY_BYTES or (column.codec and codec is None):
         return _longest_possible_word(column, page)
     data = read(page.at, page.packed)
     if codec is not None:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.formats import digests
-from hyperpod_kit.data.formats.lines import MAX_SAMPLE
+from hyperpod_kit.data.formats.lines import MAX_SAMPLE_BYTES
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """One sample, none for an empty file."""
-    if file.size > MAX_SAMPLE:
+    if file.size > MAX_SAMPLE_BYTES:
         raise ValueError(f"{file.path} has {file.size} bytes, expected less than 4 GiB for one sample")
     pieces = digests.digests_of_pieces(file.read, file.size, advance)
     count = 1 if file.size else 0

@@ -57,13 +57,13 @@ class SampleFormat(Protocol):
     reader: Callable[[SourceFiles, int], RecordReader]
 
 
-_FEW = 1 << 20
-_SAMPLES_A_BYTE = 4
+_MIN_MEMORY_BYTES = 1 << 20
+_SAMPLES_PER_BYTE = 4
 
 
 def require_plausible(samples: int, size: int) -> None:
     """Raises ValueError for more samples than a file of `size` bytes has, unless it was made to fill memory."""
-    most = _FEW + _SAMPLES_A_BYTE * size
+    most = _MIN_MEMORY_BYTES + _SAMPLES_PER_BYTE * size
     if samples > most:
         raise ValueError(f"{samples:,} samples in {size:,} bytes, expected at most {most:,}")
 

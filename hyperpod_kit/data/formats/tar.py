@@ -18,11 +18,11 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import BadRecord
 
 _BLOCK = 512
-_LONGEST_HEADER = 1 << 20
+_MAX_HEADER_BYTES = 1 << 20
 """Bytes of a header that has a name or attributes, which tarfile reads whole."""
 _CHECK_SUM = slice(148, 156)
 _NUMBER = rb"[0-7]{6}[0-7 ][\0 ]"
-_PLAIN = re.compile(
+_PLAIN_HEADER = re.compile(
     rb"(?s:(?:%b){3}([0-7]{11})[\0 ][0-7]{11}[\0 ]([0-7]{6})[\0 ]{2}[0\0].{172}(?:\0{8}|%b){2}\0)" % (_NUMBER, _NUMBER)
 )
 """What follows the name of a file as nearly all programs write it: its mode, owners, size, time, check sum and kind,
@@ -36,8 +36,11 @@ class BoundedTarInfo(tarfile.TarInfo):
         if self.size < 0:
             raise tarfile.ReadError(f"a member of {self.size} bytes")
         headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-        if self.type in (*headers, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > _LONGEST_HEADER:
-            raise tarfile.ReadError(f"a header of {self.size:,} bytes, expected at most {_LONGEST_HEADER:,}")
+        if (
+            self.type in (*headers, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+            and self.size > _MAX_HEADER_BYTES
+        ):
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes, expected at most {_MAX_HEADER_BYTES:,}")
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a member with holes, which may be of any size")
         return super()._proc_member(archive)  # type: ignore[misc]
@@ -95,7 +98,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             ends.append(before)
         last = key
     lengths = np.array(ends, np.int64) - np.array(starts, np.int64)
-    if lengths.size and int(lengths.max()) > lines.MAX_SAMPLE:
+    if lengths.size and int(lengths.max()) > lines.MAX_SAMPLE_BYTES:
         raise ValueError(f"a sample of {int(lengths.max())} bytes, expected less than 4 GiB")
     return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.digest_of_file(pieces, file.size))
 
@@ -107,7 +110,7 @@ def parse_plain_record(data: bytes) -> dict[str, Any] | None:
     at = 0
     while at < len(data):
         header = data[at : at + _BLOCK]
-        plain = _PLAIN.match(header, 100)
+        plain = _PLAIN_HEADER.match(header, 100)
         if plain is None or sum(header) - sum(header[_CHECK_SUM]) + 8 * ord(" ") != int(plain[2], 8):
             return None
         name = header[:100].partition(b"\0")[0].decode(tarfile.ENCODING, "surrogateescape")

@@ -28,7 +28,7 @@ from hyperpod_kit.errors import ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
-_BESIDE = ".hpk-index"
+_INDEX_SUFFIX = ".hpk-index"
 _FILES, _BYTES = 64, 1 << 20
 """Of a group of small files."""
 
@@ -49,7 +49,7 @@ def default_directory(names: Sequence[str]) -> str:
     import hashlib
 
     if len(names) == 1 and os.path.isdir(names[0]) and os.access(names[0], os.W_OK):
-        return os.path.join(os.path.abspath(names[0]), _BESIDE)
+        return os.path.join(os.path.abspath(names[0]), _INDEX_SUFFIX)
     key = hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "hyperpod-kit", "data", key)

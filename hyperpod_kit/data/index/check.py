@@ -11,7 +11,7 @@ from hyperpod_kit.data.index.sources import SourceEntry
 from hyperpod_kit.data.reading.source_files import SourceFiles
 from hyperpod_kit.errors import BadRecord
 
-_MEMORY = 64 << 20
+_MEMORY_BYTES = 64 << 20
 
 
 def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
@@ -23,7 +23,7 @@ def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan
         0, path, file.format, file.size, file.mtime_ns, scan.digest, 0, count, scan.skipped, points
     )
     files = SourceFiles()
-    reader = module_of(file.format).reader(files, _MEMORY)
+    reader = module_of(file.format).reader(files, _MEMORY_BYTES)
     good = np.ones(count, bool)
     try:
         for number, (start, length) in enumerate(zip(scan.starts.tolist(), scan.lengths.tolist(), strict=True)):

@@ -30,12 +30,12 @@ from hyperpod_kit.untrusted.text import clean
 
 FORMAT = "hpk-data/1"
 HEADER = "index.json"
-_LARGEST = 64 << 20
+_MAX_HEADER_BYTES = 64 << 20
 _FEW = 4096
 _PAGE_BITS = 12
-_MAPPED = 1 << 12
+_MIN_MAPPED_BYTES = 1 << 12
 """Bytes of a file beyond which it is mapped: small ones are read whole, whatever they say that they have."""
-_NO_ARRAY = (tokenize.TokenError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError)
+_ARRAY_ERRORS = (tokenize.TokenError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError)
 """What numpy raises besides ValueError where a file does not begin as an array: it has Python parse the header."""
 
 FILE = np.dtype(
@@ -141,7 +141,9 @@ class SampleIndex:
         """
         directory = os.fspath(folder)
         try:
-            head = parse.json_object(files.read_given(os.path.join(directory, HEADER), _LARGEST), _LARGEST)
+            head = parse.json_object(
+                files.read_given(os.path.join(directory, HEADER), _MAX_HEADER_BYTES), _MAX_HEADER_BYTES
+            )
         except FileNotFoundError:
             raise NoData(
                 f"there is no index in {directory}", hint=f"hyperpod-kit data index SRC --out {directory}"
@@ -331,10 +333,10 @@ def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
         if not stat.S_ISREG(facts.st_mode):
             raise ValueError(f"it is {files.kind_of(path) or 'no file'}, expected a file")
         # A mapping of nothing is no mapping.
-        mode: Any = "r" if facts.st_size > _MAPPED else None
+        mode: Any = "r" if facts.st_size > _MIN_MAPPED_BYTES else None
         try:
             array = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
-        except _NO_ARRAY as err:
+        except _ARRAY_ERRORS as err:
             raise ValueError(str(err)) from None
         if not isinstance(array, np.ndarray) or array.ndim != 1:
             raise ValueError("it is no array in one dimension")

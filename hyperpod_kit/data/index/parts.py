@@ -22,13 +22,13 @@ _HEAD = struct.Struct("<8sIQI")
 _COUNTS = struct.Struct("<3Q")
 """Samples, places at which reading can begin, records that are none."""
 
-_CHECK = 4
+_CHECKSUM_BYTES = 4
 """Bytes of a scan's checksum, its last ones."""
 
-_LONGEST_KEY = 64 << 10
+_MAX_KEY_BYTES = 64 << 10
 """Bytes of a key, which has a path in it: what is longer is no key, however long the file is."""
 
-_EVERY = 5.0
+_FLUSH_SECONDS = 5.0
 """Seconds between two flushes to disk."""
 
 
@@ -55,7 +55,7 @@ class Parts:
                 return at
             magic, key_length, length, check = _HEAD.unpack(head)
             begin = at + _HEAD.size + key_length
-            if magic != _MAGIC or key_length > _LONGEST_KEY or begin + length > size:
+            if magic != _MAGIC or key_length > _MAX_KEY_BYTES or begin + length > size:
                 return at
             key = self._stream.read(key_length)
             if zlib.crc32(key) != check:
@@ -71,7 +71,7 @@ class Parts:
             return None
         self._stream.seek(location[0])
         data = self._stream.read(location[1])
-        end = len(data) - _CHECK
+        end = len(data) - _CHECKSUM_BYTES
         if end < _COUNTS.size or zlib.crc32(memoryview(data)[:end]) != int.from_bytes(data[end:], "little"):
             return None
         count, points, skipped = _COUNTS.unpack_from(data)
@@ -99,12 +99,12 @@ class Parts:
         data = body.getvalue()
         name = key.encode("utf-8", "surrogateescape")
         self._stream.write(
-            _HEAD.pack(_MAGIC, len(name), len(data) + _CHECK, zlib.crc32(name))
+            _HEAD.pack(_MAGIC, len(name), len(data) + _CHECKSUM_BYTES, zlib.crc32(name))
             + name
             + data
             + zlib.crc32(data).to_bytes(4, "little")
         )
-        if time.monotonic() - self._flushed > _EVERY:
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self._stream.flush()
             self._flushed = time.monotonic()
 

@@ -16,7 +16,7 @@ from hyperpod_kit.data.reading.listing import is_directory, list_files, read_bou
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataError, NoData
 
-_AT_A_TIME = 256
+_NAMES_PER_CALL = 256
 """Names that fit a pattern, of one call."""
 
 
@@ -92,7 +92,7 @@ def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, 
             return
         is_directory(mounts, base)  # a pattern finds nothing where a mount is dead
         matching = glob.iglob(pattern, recursive=True)
-        while batch := read_bounded(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
+        while batch := read_bounded(mounts, base, lambda: list(itertools.islice(matching, _NAMES_PER_CALL))):
             yield from read_bounded(mounts, base, functools.partial(_describe_files, base, batch))
 
 

@@ -16,10 +16,10 @@ T = TypeVar("T")
 REPLY_SECONDS = 30.0
 """Seconds in which a mount that works answers for a piece."""
 
-PIECE = 8 << 20
+PIECE_BYTES = 8 << 20
 """Bytes of one read: what a slow mount gives in time too."""
 
-_MOST = 24
+_MAX_THREADS = 24
 """Threads of one mount. When all of them wait in the kernel, no more are sent."""
 
 
@@ -86,7 +86,7 @@ class BoundedCalls:
         call = BoundedCall(function, late)
         with self._lock:
             self._under_way += 1
-            if self._under_way > self._threads and self._threads < _MOST:
+            if self._under_way > self._threads and self._threads < _MAX_THREADS:
                 self._threads += 1
                 # A daemon: the end of the program must not wait for a mount.
                 threading.Thread(target=self._work, name="hpk-data-read", daemon=True).start()
@@ -121,7 +121,7 @@ class BoundedFile:
         """See SourceFile."""
         parts = []
         while True:
-            piece = min(length, PIECE)
+            piece = min(length, PIECE_BYTES)
             part = self._call(functools.partial(self._file.read, offset, piece))
             parts.append(part)
             offset, length = offset + piece, length - piece

@@ -29,9 +29,9 @@ from hyperpod_kit.untrusted import by_descriptor
 if TYPE_CHECKING:
     from hyperpod_kit.data.reading.objects import S3Object
 
-CHUNK = 1 << 20
-_AT_A_TIME = 16
-_CHECK = 4
+CHUNK_BYTES = 1 << 20
+_MAX_REQUESTS = 16
+_CHECKSUM_BYTES = 4
 """Bytes of a kept chunk's checksum."""
 
 
@@ -67,10 +67,10 @@ class DiskCache(NamedTuple):
             The chunk; None unless it is there, is complete, and was kept by this user or by root.
         """
         try:
-            data = by_descriptor.read_own_file(self._path(key), length + _CHECK)
+            data = by_descriptor.read_own_file(self._path(key), length + _CHECKSUM_BYTES)
         except (OSError, Untrusted):
             return None
-        chunk, check = data[:-_CHECK], data[-_CHECK:]
+        chunk, check = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
         if len(chunk) != length or check != _check(key, chunk):
             return None
         return chunk
@@ -97,7 +97,7 @@ class DiskCache(NamedTuple):
 
 def _check(key: str, chunk: bytes) -> bytes:
     """Of the key too: who may rename in the directory may give one chunk the name of another."""
-    return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECK, "little")
+    return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 class ChunkStore:
@@ -110,7 +110,7 @@ class ChunkStore:
         self._size = 0
         """Bytes of all of them."""
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(_AT_A_TIME)
+        self._pool = ThreadPoolExecutor(_MAX_REQUESTS)
         self.fetched = 0
 
     def request(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
@@ -122,7 +122,7 @@ class ChunkStore:
                 if key not in self._chunks:
                     self._size += end - begin
                 future = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
-                while self._size > self._memory and len(self._chunks) > _AT_A_TIME:
+                while self._size > self._memory and len(self._chunks) > _MAX_REQUESTS:
                     evicted, _ = self._chunks.popitem(last=False)
                     self._size -= _length(evicted)
             self._chunks.move_to_end(key)
@@ -156,7 +156,7 @@ def chunk_bounds(size: int, places: Sequence[int] = ()) -> array[int]:
     Without places they are all as long."""
     bounds = array("q")
     for begin, end in itertools.pairwise(sorted({0, *places, size})):
-        bounds.extend(range(begin, end, CHUNK))
+        bounds.extend(range(begin, end, CHUNK_BYTES))
     bounds.append(size)
     return bounds
 

@@ -10,28 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.block_cuts import OF_FILE
+from hyperpod_kit.data.block_cuts import PIECE_NUMBER_BITS
 from hyperpod_kit.data.deduplication import unique_with_counts
-from hyperpod_kit.data.default_order import SHORT
+from hyperpod_kit.data.default_order import SHORT_SAMPLE_BYTES
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
-SMALL = SHORT
+SMALL_BYTES = SHORT_SAMPLE_BYTES
 """Bytes of a range up to which a call costs more than the bytes."""
 
-_TOUCHES = 3
+_MIN_TOUCHES = 3
 """Ranges of a piece after which it is read."""
 
-_WORTH = 11_000
+_MAX_BYTES_PER_RANGE = 11_000
 """Bytes of pieces for each range that comes from them, beyond which ranges are read faster one by one."""
 
-_ALONE = 100_000
+_SINGLE_RANGES = 100_000
 """Ranges that are read one by one before pieces are tried again."""
 
-_NOTED = 8192
-MEMORY = 128 << 20
+_MAX_TOUCHED_PIECES = 8192
+MEMORY_BYTES = 128 << 20
 """Bytes of pieces at most: the 384 blocks of about 256 KiB that the default order reads side by side, and some of those
 that follow them."""
-_OF_A_MIX = 512 << 20
+_MIX_MEMORY_BYTES = 512 << 20
 """As many of all sets of a mix together."""
 
 
@@ -43,7 +43,7 @@ class CoalescedReads:
         self._cuts = files.cuts
         self._most = 0
         if self._cuts is not None:
-            self._most = min(memory, MEMORY, _OF_A_MIX // files.among)
+            self._most = min(memory, MEMORY_BYTES, _MIX_MEMORY_BYTES // files.among)
         self._pieces: dict[int, bytes] = {}
         self._held_bytes = 0
         self.carriage_returns = False
@@ -79,7 +79,7 @@ class CoalescedReads:
         self._given += len(ranges)
         if all(ranges):
             return ranges
-        small = (lengths <= SMALL).tolist()
+        small = (lengths <= SMALL_BYTES).tolist()
         for n, data in enumerate(ranges):
             if not data and small[n]:
                 piece = self._pieces.get(keys[n]) or self._read_piece(keys[n], file(int(numbers[n])), int(samples[n]))
@@ -90,9 +90,9 @@ class CoalescedReads:
     def _count_request(self, key: int) -> bool:
         """Whether this piece was asked for often enough."""
         times, first = self._touched.get(key, (0, self._calls))
-        if times + 1 >= _TOUCHES and first != self._calls:
+        if times + 1 >= _MIN_TOUCHES and first != self._calls:
             return True
-        if len(self._touched) >= _NOTED:
+        if len(self._touched) >= _MAX_TOUCHED_PIECES:
             del self._touched[next(iter(self._touched))]
         self._touched[key] = times + 1, first
         return False
@@ -104,7 +104,7 @@ class CoalescedReads:
             return None
         self._expected.discard(key)
         self._touched.pop(key, None)
-        bounds = self._cuts.piece_range(sample, key >> OF_FILE)
+        bounds = self._cuts.piece_range(sample, key >> PIECE_NUMBER_BITS)
         if bounds is None or bounds[1] - bounds[0] > self._most:
             return None
         begin, size = bounds[0], bounds[1] - bounds[0]
@@ -124,10 +124,10 @@ class CoalescedReads:
         if self._cuts is None:
             return
         keys = self._cuts.piece_keys(samples, numbers)
-        if int(lengths.max()) > SMALL:
-            keys = keys[lengths <= SMALL]
+        if int(lengths.max()) > SMALL_BYTES:
+            keys = keys[lengths <= SMALL_BYTES]
         keys, _, counts = unique_with_counts(keys)
-        self._expected = set(keys[counts >= _TOUCHES].tolist())
+        self._expected = set(keys[counts >= _MIN_TOUCHES].tolist())
 
     def _evict(self, size: int) -> None:
         """Of those that were read first, until there is room again."""
@@ -137,8 +137,8 @@ class CoalescedReads:
                 break
             self._held_bytes -= len(self._pieces.pop(key))
         if self._read >= self._most:
-            if self._given * _WORTH < self._read:
-                self._alone = _ALONE
+            if self._given * _MAX_BYTES_PER_RANGE < self._read:
+                self._alone = _SINGLE_RANGES
                 self._pieces.clear()
                 self._held_bytes = 0
             self._read, self._given = 0, 0

@@ -11,9 +11,9 @@ set these limits (`GLIBC_TUNABLES`, `MALLOC_*`) has them as they are, and other 
 
 from __future__ import annotations
 
-_BLOCK = (32 << 20) - (64 << 10)
+_BLOCK_BYTES = (32 << 20) - (64 << 10)
 
 
 def keep_freed_memory() -> None:
     """From here on the process keeps up to 64 MiB at the end of its heap, and that of processes that it forks."""
-    bytes(_BLOCK)
+    bytes(_BLOCK_BYTES)

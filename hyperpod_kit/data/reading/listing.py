@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.data.reading.retrying_reader import PASSING
+from hyperpod_kit.data.reading.retrying_reader import TRANSIENT_ERRORS
 from hyperpod_kit.errors import DataUnavailable
 from hyperpod_kit.untrusted import source_owner
 
 log = logging.getLogger("hyperpod_kit.data")
 
 T = TypeVar("T")
-_LOST = PASSING - {errno.ENOENT}
+_MOUNT_LOST_ERRORS = TRANSIENT_ERRORS - {errno.ENOENT}
 
 
 class ListedFile(NamedTuple):
@@ -112,7 +112,7 @@ def translated_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        if err.errno not in _LOST:
+        if err.errno not in _MOUNT_LOST_ERRORS:
             raise
         raise DataUnavailable(
             f"{path}: {err.strerror or err}", hint="the same command goes on where this one has ended"

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.untrusted import files, source_owner
 
-_LONG = 4 << 20
+_LONG_BYTES = 4 << 20
 
 
 @contextmanager
@@ -39,7 +39,7 @@ class LocalFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
-        if self._hinted and length >= _LONG:
+        if self._hinted and length >= _LONG_BYTES:
             # A long range is read from its beginning to its end, as the kernel guesses by itself.
             os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_NORMAL)
             self._hinted = False

@@ -7,11 +7,11 @@ import os
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS, BoundedCalls
 from hyperpod_kit.system import mountinfo
 
-_DIRECTORIES = 4096
+_MAX_DIRECTORIES = 4096
 
 
 class SourceMounts:
-    """The mounts below the files of this process. `answer`: seconds for each call to one that may hang."""
+    """The mounts below the files of this process. `reply_timeout`: seconds for each call to one that may hang."""
 
     def __init__(self, reply_timeout: float = REPLY_SECONDS) -> None:
         self._reply_timeout = reply_timeout
@@ -23,7 +23,7 @@ class SourceMounts:
         """Through whom a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
         directory = os.path.dirname(path)
         if directory not in self._directories:
-            if len(self._directories) >= _DIRECTORIES:
+            if len(self._directories) >= _MAX_DIRECTORIES:
                 self._directories.clear()
             self._directories[directory] = self._calls_of_mount(directory)
         calls = self._directories[directory]

@@ -8,10 +8,10 @@ from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.reading.coalesced_reads import CoalescedReads
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
-_AHEAD = 1 << 17
+_HINT_BYTES = 1 << 17
 """Bytes around a range of which the kernel is given a hint at once: less than a block of the default order has."""
-_REMEMBERED = 4096
-_PORTION = 256 << 10
+_MAX_KNOWN_RANGES = 4096
+_PORTION_BYTES = 256 << 10
 """Bytes that are read together: what is decoded next is still in the processor's cache, and its memory is used again
 for the next portion."""
 
@@ -56,7 +56,7 @@ class RangeReader:
             self._has_read = True
         else:
             longest = max(sizes)
-            for number, around in {(number, begin // _AHEAD) for number, begin in zip(ids, begins)}:
+            for number, around in {(number, begin // _HINT_BYTES) for number, begin in zip(ids, begins)}:
                 self._hint(facts_of_files[number], around, longest)
             if len(missing) > 1 and self._files.has_slow_sources:
                 self._files.prepare(zip(files, begins, sizes))
@@ -71,25 +71,25 @@ class RangeReader:
 
     def read_range(self, file: FileFacts, start: int, length: int) -> bytes:
         """The bytes of a range."""
-        self._hint(file, start // _AHEAD, length)
+        self._hint(file, start // _HINT_BYTES, length)
         return self._files.read(file, start, length)
 
     def _hint(self, file: FileFacts, around: int, length: int) -> None:
         """Samples of a block come soon and in another order, which no read-ahead of the kernel would guess."""
         if (file.path, around) in self._hinted or file.path.startswith("s3://"):
             return
-        self._files.will_need(file, around * _AHEAD, _AHEAD + length)
+        self._files.will_need(file, around * _HINT_BYTES, _HINT_BYTES + length)
         self._hinted[file.path, around] = None
-        if len(self._hinted) > _REMEMBERED:
+        if len(self._hinted) > _MAX_KNOWN_RANGES:
             del self._hinted[next(iter(self._hinted))]
 
 
 def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, end) of ranges that have about `_PORTION` bytes together."""
+    """(first, end) of ranges that have about `_PORTION_BYTES` bytes together."""
     first = total = 0
     for n, size in enumerate(sizes):
         total += size
-        if total >= _PORTION:
+        if total >= _PORTION_BYTES:
             yield first, n + 1
             first, total = n + 1, 0
     if first < len(sizes):

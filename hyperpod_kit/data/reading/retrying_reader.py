@@ -19,17 +19,17 @@ from hyperpod_kit.system.wait import BackOff
 
 log = logging.getLogger("hyperpod_kit.data")
 
-PATIENCE = 300.0
+RETRY_SECONDS = 300.0
 """Seconds: a health check sees a dead mount within a minute and repairs it within another."""
 
-_PAUSES = BackOff(0.05, 5.0)
-_STAY_AWAY = 60.0
+_BACKOFF = BackOff(0.05, 5.0)
+_FALLBACK_SECONDS = 60.0
 """Seconds in which what came from elsewhere is not asked for at its own place again."""
 
-_TRIES_ELSEWHERE = 4
+_MAX_FALLBACK_ATTEMPTS = 4
 
 # Between an unmount and a mount the directory is there and empty.
-PASSING = passing_errors.PASSING | {errno.ENOENT}
+TRANSIENT_ERRORS = passing_errors.PASSING | {errno.ENOENT}
 """What a mount says that is gone, or on its way back."""
 
 
@@ -38,7 +38,7 @@ class RetryingFiles(SourceFiles):
 
     def __init__(
         self,
-        patience: float = PATIENCE,
+        patience: float = RETRY_SECONDS,
         elsewhere: Mapping[str, str] | None = None,
         disk: DiskCache | None = None,
         *,
@@ -61,7 +61,7 @@ class RetryingFiles(SourceFiles):
         try:
             return super().read(facts, offset, length)
         except OSError as err:
-            if err.errno not in PASSING:
+            if err.errno not in TRANSIENT_ERRORS:
                 raise
             if err.errno == errno.ENOENT and facts.path.startswith("s3://"):
                 raise DataUnavailable(f"{facts.path}, at {offset}: {err}") from None  # no repair brings it back
@@ -87,11 +87,11 @@ class RetryingFiles(SourceFiles):
         while self._clock() - begin < self._patience:
             tries += 1
             self.forget(facts.path)
-            self._sleep(min(_PAUSES.pause(tries), max(0.0, self._patience - (self._clock() - begin))))
+            self._sleep(min(_BACKOFF.pause(tries), max(0.0, self._patience - (self._clock() - begin))))
             try:
                 data = super().read(facts, offset, length)
             except OSError as err:
-                if err.errno not in PASSING:
+                if err.errno not in TRANSIENT_ERRORS:
                     raise
                 cause = err
                 continue
@@ -117,8 +117,8 @@ class RetryingFiles(SourceFiles):
             redirected = prefix
             if cause.errno == errno.ENOENT and self._has_files(prefix):
                 redirected = facts.path
-            log.warning("%s: read from %s for %.0f s", redirected, self._elsewhere[prefix], _STAY_AWAY)
-            self._redirected[redirected] = self._clock() + _STAY_AWAY
+            log.warning("%s: read from %s for %.0f s", redirected, self._elsewhere[prefix], _FALLBACK_SECONDS)
+            self._redirected[redirected] = self._clock() + _FALLBACK_SECONDS
         self.bytes_read += len(data)
         return data
 
@@ -134,14 +134,14 @@ class RetryingFiles(SourceFiles):
 
     def _read_replica(self, path: str, facts: FileFacts, offset: int, length: int) -> bytes:
         """From elsewhere, where passing failures are no rarer than here."""
-        for tries in range(1, _TRIES_ELSEWHERE + 1):
+        for tries in range(1, _MAX_FALLBACK_ATTEMPTS + 1):
             try:
                 return self._open_replica(path, facts).read(offset, length)
             except OSError as err:
                 self.forget(path)
-                if err.errno not in PASSING or err.errno == errno.ENOENT or tries == _TRIES_ELSEWHERE:
+                if err.errno not in TRANSIENT_ERRORS or err.errno == errno.ENOENT or tries == _MAX_FALLBACK_ATTEMPTS:
                     raise
-                self._sleep(_PAUSES.pause(tries))
+                self._sleep(_BACKOFF.pause(tries))
         raise AssertionError("the last try returns or raises")
 
     def _open_replica(self, path: str, facts: FileFacts) -> SourceFile:

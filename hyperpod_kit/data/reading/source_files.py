@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests
-from hyperpod_kit.data.reading.bounded import PIECE, REPLY_SECONDS, BoundedFile, ReadUnanswered
+from hyperpod_kit.data.reading.bounded import PIECE_BYTES, REPLY_SECONDS, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.mounts import SourceMounts
@@ -20,10 +20,10 @@ from hyperpod_kit.errors import ChangedFile
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_MOST_OPEN = 128
-_OPEN_TOGETHER, _LEAST_OPEN = 1024, 4
+_MAX_OPEN = 128
+_MAX_OPEN_OF_MIX, _MIN_OPEN = 1024, 4
 """Of all sets of a mix, and of each at least."""
-MEMORY = 256 << 20
+MEMORY_BYTES = 256 << 20
 """Bytes of objects that a process keeps."""
 
 
@@ -102,7 +102,7 @@ class SourceFiles:
     """
 
     def __init__(
-        self, memory: int = MEMORY, disk: DiskCache | None = None, *, reply_timeout: float = REPLY_SECONDS
+        self, memory: int = MEMORY_BYTES, disk: DiskCache | None = None, *, reply_timeout: float = REPLY_SECONDS
     ) -> None:
         self._chunking = (memory, disk)
         self._chunks: ChunkStore | None = None
@@ -168,7 +168,7 @@ class SourceFiles:
                 self.will_need(facts, offset, length)
         for path, places in ranges_of_files.items():
             file = opened[path]
-            if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE:
+            if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE_BYTES:
                 try:
                     data_of_ranges = file.read_all(places)
                 except OSError as err:  # whoever reads it finds out what is wrong
@@ -265,7 +265,7 @@ class SourceFiles:
 
     @property
     def _most_open(self) -> int:
-        return min(_MOST_OPEN, max(_LEAST_OPEN, _OPEN_TOGETHER // self.among))
+        return min(_MAX_OPEN, max(_MIN_OPEN, _MAX_OPEN_OF_MIX // self.among))
 
     def _keep(self, file: SourceFile) -> None:
         self._open[file.path] = file

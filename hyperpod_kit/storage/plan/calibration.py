@@ -20,7 +20,7 @@ from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-storage-calibration"
 VERSION = 1
-LARGEST = 16 << 20
+MAX_FILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def save(calibration: Calibration, path: Path) -> None:
 def load(path: Path) -> Calibration:
     """Read the file. Raises ConfigError that names what is wrong with it, Absent when it is not there."""
     try:
-        body = json_object(files.read(str(path), LARGEST), LARGEST)
+        body = json_object(files.read(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:
         raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
     except ValueError as err:

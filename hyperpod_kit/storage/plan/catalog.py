@@ -42,7 +42,7 @@ S5CMD_PART = 50 * MIB
 STRIPES = ((100 * MIB, 1), (10 * 2**30, 8), (100 * 2**30, 16), (math.inf, 32))
 """Bytes of a file up to which FSx's default layout gives it so many stripes."""
 
-OST = 1200
+OST_GIB = 1200
 """GiB of one object storage target."""
 
 
@@ -181,7 +181,7 @@ class LustreSize:
     def stream(self, file: float) -> float:
         """Bytes a second of one file: of as many targets as the default layout stripes it over, and there are."""
         stripes = next(count for most, count in STRIPES if file <= most)
-        return min(stripes, max(1, self.capacity // OST)) * OST / 1000 * self.throughput * MB
+        return min(stripes, max(1, self.capacity // OST_GIB)) * OST_GIB / 1000 * self.throughput * MB
 
     @property
     def room(self) -> float:

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
 
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 
 
 class Price(NamedTuple):
@@ -56,7 +56,7 @@ PRICES: Mapping[str, Price] = {
 def load(path: Path) -> dict[str, Price]:
     """`{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, Absent."""
     try:
-        body: Mapping[str, Any] = json_object(files.read_given(str(path), LARGEST), LARGEST)
+        body: Mapping[str, Any] = json_object(files.read_given(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:
         raise Absent(f"there is no {path}") from None
     except ValueError as err:

@@ -77,7 +77,7 @@ def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> Prelo
     return PreloadList(tuple(by_path.values()), tuple(unread))
 
 
-_LARGEST_LIST = 4 << 30
+_MAX_LIST_BYTES = 4 << 30
 """Bytes of a list of names."""
 _STARTED, _UNREAD, _FILES = "begun", "unread", "files"
 
@@ -234,7 +234,7 @@ def _lines(path: Optional[Path]) -> list[str]:
     if path is None:
         return []
     try:
-        text = files.read_given(str(path), _LARGEST_LIST).decode("utf-8", "surrogateescape")
+        text = files.read_given(str(path), _MAX_LIST_BYTES).decode("utf-8", "surrogateescape")
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.

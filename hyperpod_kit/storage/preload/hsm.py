@@ -16,7 +16,7 @@ from hyperpod_kit.run import Runner
 
 BATCH = 200
 """Files a command: long paths stay below the kernel's limit of an argument list."""
-TRIES = 3
+MAX_ATTEMPTS = 3
 TIMEOUT = 120.0
 RELEASED, LOST = 0x4, 0x40
 _STATE = re.compile(r": \(0x([0-9a-fA-F]{8})\)")
@@ -177,7 +177,7 @@ def _request_again(runner: Runner, waiting: dict[str, int], result: HsmResult, a
     ]
     # Between the two questions it may have come.
     idle = [path for path, flags in read_states(runner, idle, result.failed, access_check).items() if flags & RELEASED]
-    for path in [path for path in idle if waiting[path] >= TRIES]:
+    for path in [path for path in idle if waiting[path] >= MAX_ATTEMPTS]:
         result.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
     lost = {path: waiting[path] for path in idle if path in waiting}
     _request_restore(runner, lost, result, access_check)

@@ -13,7 +13,7 @@ from hyperpod_kit.storage.quota.limits import QuotaError
 SID = "HyperpodKitQuotaStop"
 MAX_POLICY = 20_000
 """Characters of a policy, which AWS allows."""
-TRIES = 4
+MAX_ATTEMPTS = 4
 
 
 class PolicyOwner(Protocol):
@@ -61,7 +61,7 @@ def change_stopped(
     between, the change is made again on that one. Raises QuotaError, AwsError, Unreachable.
     """
     stop, resume = set(stop), set(resume)
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         policy = efs.policy(file_system_id)
         if policy is None:
             raise QuotaError(
@@ -86,4 +86,6 @@ def change_stopped(
         efs.put_policy(file_system_id, text)
         if sorted(stopped_arns(efs.policy(file_system_id))) == desired:
             return desired
-    raise QuotaError(f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {TRIES} times")
+    raise QuotaError(
+        f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times"
+    )

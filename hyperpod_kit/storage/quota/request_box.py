@@ -116,7 +116,7 @@ class RequestBox:
         return pending, refused
 
     def _names(self, mount: str) -> tuple[dict[_FileOwner, list[str]], Counter[_FileOwner], list[str]]:
-        """(the first names of each user, how many each has, why others were not taken). In the room of MOST_OF_ONE
+        """(the first names of each user, how many each has, why others were not taken). In the room of MAX_OF_USER
         names a user; nothing is opened, and nothing that somebody has mounted is asked anything. Raises OSError."""
         names: dict[_FileOwner, list[str]] = {}
         counts: Counter[_FileOwner] = Counter()
@@ -217,7 +217,7 @@ class RequestBox:
             os.close(folder)
 
     def decisions(self) -> list[QuotaDecision]:
-        """The newest MOST_DECIDED, the newest first. Raises OSError."""
+        """The newest MAX_DECISIONS, the newest first. Raises OSError."""
         folder = self._open_decided()
         try:
             with os.scandir(folder) as entries:

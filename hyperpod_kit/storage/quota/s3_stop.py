@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Iterable, Protocol
 
-from hyperpod_kit.storage.quota.efs_stop import SID, TRIES
+from hyperpod_kit.storage.quota.efs_stop import MAX_ATTEMPTS, SID
 from hyperpod_kit.storage.quota.limits import QuotaError
 
 MAX_POLICY = 20_480
@@ -67,7 +67,7 @@ def change_stopped(
     """
     add = {buckets.arn(bucket, f"{prefix}*") for prefix in stop}
     remove = {buckets.arn(bucket, f"{prefix}*") for prefix in resume}
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         policy = buckets.policy(bucket)
         desired = sorted((set(stopped_arns(policy)) | add) - remove)
         if desired == sorted(stopped_arns(policy)):
@@ -86,4 +86,4 @@ def change_stopped(
             buckets.delete_policy(bucket)
         if sorted(stopped_arns(buckets.policy(bucket))) == desired:
             return desired
-    raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {TRIES} times")
+    raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {MAX_ATTEMPTS} times")

@@ -28,11 +28,11 @@ from hyperpod_kit.untrusted.owner import OwnerLimits
 EXPORT, RELEASE = "EXPORT_TO_REPOSITORY", "RELEASE_DATA_FROM_FILESYSTEM"
 MAX_PATHS = 100
 """Paths that a task takes."""
-TRIES = 3
+MAX_ATTEMPTS = 3
 """Tasks of a kind for what is left of one."""
-PATIENCE = 3600.0
+RETRY_SECONDS = 3600.0
 """Seconds in which a task shows no change."""
-SAY_EVERY = 60.0
+LOG_SECONDS = 60.0
 LFS = OwnerLimits(silence=2 * hsm.TIMEOUT)
 """`lfs` has a deadline of its own, and what it reads is not counted."""
 EXISTS, DIRTY, ARCHIVED = 0x1, 0x2, 0x8
@@ -47,7 +47,7 @@ class FsxRelease:
     fsx: FsxTasks
     runner: Runner
     progress: Callable[[str], None]
-    patience: float = PATIENCE
+    patience: float = RETRY_SECONDS
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -121,7 +121,7 @@ class FsxRelease:
         """Those of which all files are as the task makes them, after a few tasks for those that are not."""
         failure = ""
         waiting = [item for item in items if not is_finished(item)]
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             if not waiting:
                 break
             failure = self._run_task(kind, waiting)
@@ -152,7 +152,7 @@ class FsxRelease:
             progress = (state, counts.get("SucceededCount"), counts.get("FailedCount"))
             if progress != previous_progress:
                 previous_progress, changed_at = progress, now
-            if now - reported_at >= SAY_EVERY:
+            if now - reported_at >= LOG_SECONDS:
                 reported_at = now
                 done, total = counts.get("SucceededCount", 0), counts.get("TotalCount", 0)
                 self.progress(f"{number}: {done:,} of {total:,} files after {now - started_at:.0f} s")

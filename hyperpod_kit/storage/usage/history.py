@@ -16,12 +16,12 @@ from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-usage-history/1"
-LARGEST = 16 << 20
-LATEST = 1e11
+MAX_FILE_BYTES = 16 << 20
+MAX_TIMESTAMP = 1e11
 """A time in Unix seconds that no clock shows."""
-MOST_DAYS = 1100
+MAX_DAYS = 1100
 """Rows that stay: three years."""
-MOST_USERS = 100
+MAX_USERS = 100
 """Of a day, the largest."""
 
 
@@ -61,13 +61,13 @@ class UsageHistory:
     def with_day(self, day: UsageDay) -> UsageHistory:
         """The same with this day in its place."""
         other_days = [row for row in self.days if row.day != day.day]
-        return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MOST_DAYS:]))
+        return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MAX_DAYS:]))
 
 
 def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
     """The row of a count that has just ended."""
     now = time.time() if now is None else now
-    largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MOST_USERS]
+    largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MAX_USERS]
     users = {name: row.allocated for name, row in largest}
     room, free = report.room or (None, None)
     total = report.total
@@ -84,7 +84,7 @@ def default_path(root: str) -> Path:
 def read(path: Path) -> UsageHistory:
     """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(by_descriptor.read_own_file(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         root, days = str(body["root"]), [_decode_day(row) for row in body["days"]]
@@ -92,7 +92,7 @@ def read(path: Path) -> UsageHistory:
         return UsageHistory("")
     except (ValueError, KeyError, TypeError, OverflowError) as err:
         raise HistoryError(f"{path}: {err}: no sizes by day", hint="move it away, or --history ANOTHER-FILE") from err
-    return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MOST_DAYS:]))
+    return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MAX_DAYS:]))
 
 
 def write(path: Path, history: UsageHistory) -> None:
@@ -118,7 +118,7 @@ def _decode_day(row: Mapping[str, Any]) -> UsageDay:
     users = {name: _decode_count(value) for name, value in row["users"].items()}
     room, free = (None if row[name] is None else _decode_count(row[name]) for name in ("room", "free"))
     at = float(row["at"])
-    if not 0 <= at < LATEST or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
+    if not 0 <= at < MAX_TIMESTAMP or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
         raise ValueError(f"day {row['day']!r} at {at!r}")
     entries, size, allocated = (_decode_count(row[name]) for name in ("entries", "size", "allocated"))
     return UsageDay(str(row["day"]), at, entries, size, allocated, room, free, users)

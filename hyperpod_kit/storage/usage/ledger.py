@@ -151,7 +151,7 @@ class UsageLedger:
         self._db.execute("update todo set taken = 0 where of_task is null and taken = ?", (number,))
 
     def add_part(self, number: int, part: dict[str, Any]) -> None:
-        """What a task tells, see TreeScan.task; the part with `end` makes all of it count."""
+        """What a task tells, see TreeScan.run_task; the part with `end` makes all of it count."""
         if part.get("left"):
             self._push([WalkDirectory(*fields) for fields in part["left"]], number)
         for device, inode, counted_path, run, *amounts in part.get("links", ()):
@@ -220,7 +220,7 @@ class UsageLedger:
         return int(files) + int(links)
 
     def unread(self) -> list[tuple[str, str]]:
-        """(path, why) of directories that could not be read, MOST_NAMED at most."""
+        """(path, why) of directories that could not be read, MAX_NAMED at most."""
         cursor = self._db.execute("select path, why from unread order by path limit ?", (MAX_NAMED,))
         return [(_text(path), reason) for path, reason in cursor]
 

@@ -52,7 +52,7 @@ class WalkRequest:
 
     @property
     def processes(self) -> int:
-        """As asked, else one a core, but MOST."""
+        """The number asked for, else one per core, MAX_PROCESSES at most."""
         return self.workers or min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
@@ -96,7 +96,7 @@ class _Worker:
         self.send(config)
 
     def hangs(self) -> bool:
-        """Whether it has a task and has not worked for HUNG seconds."""
+        """Whether it has a task and has not worked for HANG_SECONDS."""
         now, progress = time.monotonic(), owner.process_progress(self.process.pid)
         if self.task is None or progress != self._last_progress:
             self._last_progress, self._progress_at = progress, now

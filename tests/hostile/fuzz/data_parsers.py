@@ -154,7 +154,7 @@ TAR = _a_tar()
 def read_merged(data: bytes) -> None:
     """`data`: `list` or `tar`, a zero, and the bytes of that."""
     name, _, content = data.partition(b"\0")
-    file_of(content if name == b"list" else json.dumps(MERGED).encode(), f"merged/{merge.LIST}")
+    file_of(content if name == b"list" else json.dumps(MERGED).encode(), f"merged/{merge.LIST_FILE}")
     file_of(content if name == b"tar" else TAR, "merged/000000.tar")
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(os.path.join(folder("split"), "a"))

@@ -54,7 +54,7 @@ def heal(path):
 
 
 def test_reads_by_threads_are_the_same_reads(corpus, monkeypatch):
-    monkeypatch.setattr(bounded, "PIECE", 7)
+    monkeypatch.setattr(bounded, "PIECE_BYTES", 7)
     data = IndexedDataset(corpus)
     assert [data[n] for n in range(80)] == [f"a{n}" for n in range(40)] + [f"b{n}" for n in range(40)]
     monkeypatch.undo()
@@ -88,7 +88,7 @@ def test_with_workers_the_batches_are_the_same(corpus):
 
 
 def test_threads_that_are_left_behind_are_counted_and_let_go_of_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(bounded, "_MOST", 3)
+    monkeypatch.setattr(bounded, "_MAX_THREADS", 3)
     os.mkfifo(tmp_path / "pipe")
     calls = BoundedCalls(0.05)
     before = set(threading.enumerate())  # those of earlier tests may end meanwhile

@@ -93,7 +93,9 @@ class Sizes:
 def test_the_default_mixes_as_a_uniform_shuffle(samples, size):
     order = order_for(Sizes(samples, size), 1)
     assert mixing_of(order).share >= 0.8
-    assert order.block * order.lanes * size <= (coalesced_reads.MEMORY if size <= 4096 else source_files.MEMORY)
+    assert order.block * order.lanes * size <= (
+        coalesced_reads.MEMORY_BYTES if size <= 4096 else source_files.MEMORY_BYTES
+    )
     groups = samples / (order.block * order.lanes)
     assert groups < 1 or groups > 100 or groups % 1 > 0.9 or groups % 1 == 0, "no last group of few lanes"
 
@@ -232,17 +234,17 @@ def windows_of(data: IndexedDataset) -> coalesced_reads.CoalescedReads:
 
 def test_the_blocks_that_are_read_side_by_side_fit_into_memory(tmp_path, monkeypatch):
     """Each is read once, as one piece: of a tenth of all sizes, as the memory is."""
-    monkeypatch.setattr(coalesced_reads, "MEMORY", coalesced_reads.MEMORY // 10)
-    monkeypatch.setattr(default_order, "BLOCK", default_order.BLOCK // 10)
-    monkeypatch.setattr(block_cuts, "BLOCK", default_order.BLOCK)
+    monkeypatch.setattr(coalesced_reads, "MEMORY_BYTES", coalesced_reads.MEMORY_BYTES // 10)
+    monkeypatch.setattr(default_order, "BLOCK_BYTES", default_order.BLOCK_BYTES // 10)
+    monkeypatch.setattr(block_cuts, "BLOCK_BYTES", default_order.BLOCK_BYTES)
     index = lines_of(tmp_path / "lines", 60_000, 500)
     data = IndexedDataset(index, decode=False)
-    assert index.bytes > 2 * coalesced_reads.MEMORY
+    assert index.bytes > 2 * coalesced_reads.MEMORY_BYTES
     loader = ElasticLoader(data, 256, collate_fn=list)
     most = 0
     for _ in loader:
         most = max(most, windows_of(data)._held_bytes)
-    assert 0 < most <= coalesced_reads.MEMORY
+    assert 0 < most <= coalesced_reads.MEMORY_BYTES
     assert data.bytes_read < 1.1 * index.bytes, "and none is read again"
 
 
@@ -259,12 +261,12 @@ def test_objects_are_fetched_by_blocks(tmp_path, monkeypatch):
     index = lines_of(tmp_path / "lines", 5000, 50)
     cuts = BlockCuts(index)
     assert list(cuts.object_bounds(index.file(0))) == []
-    monkeypatch.setattr(block_cuts, "MEMORY", 1000)
-    monkeypatch.setattr(block_cuts, "BLOCK", 1)
+    monkeypatch.setattr(block_cuts, "MEMORY_BYTES", 1000)
+    monkeypatch.setattr(block_cuts, "BLOCK_BYTES", 1)
     cuts.read_by(700)
     starts = index.places(np.arange(0, 5000, 700))[0].tolist()
     assert list(cuts.object_bounds(index.file(0))) == starts
-    monkeypatch.setattr(chunks, "CHUNK", 30_000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30_000)
     found = list(chunks.chunk_bounds(index.file(0).size, starts))
     assert found == sorted({*starts, *(start + 30_000 for start in starts[:-1]), index.file(0).size})
     assert list(chunks.chunk_bounds(70_000)) == [0, 30_000, 60_000, 70_000]

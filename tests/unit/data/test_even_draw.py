@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from hyperpod_kit.data.even_draw import _UNIT, LEAST, EvenDraw
+from hyperpod_kit.data.even_draw import _UNIT, MIN_SHARE, EvenDraw
 
 BLENDS = {
     "one": lambda rng: [2.5],
@@ -93,4 +93,4 @@ def test_no_share(shares):
 
 def test_a_share_that_is_too_small_is_named():
     with pytest.raises(ValueError, match=r"set 1 has 5e-07 of all samples"):
-        EvenDraw([1, LEAST / 2])
+        EvenDraw([1, MIN_SHARE / 2])

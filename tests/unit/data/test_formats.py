@@ -60,7 +60,7 @@ def test_compressed_lines_across_members(tmp_path_factory, ending, lines, data):
     (folder / f"a.txt.{ending}").write_bytes(b"".join(map(PACKED[ending], parts)))
     wanted = [line for line in lines if line]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compressed, "_PIECE", 7)
+        patch.setattr(compressed, "_PIECE_BYTES", 7)
         if not wanted:
             with pytest.raises(DataError, match="no sample"):
                 indexed(folder)
@@ -85,7 +85,7 @@ def test_one_member_is_read_of_many(tmp_path, ending):
 
 
 def test_a_large_member_is_no_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "_IN_MEMORY", 1000)
+    monkeypatch.setattr(compressed, "_MAX_MEMORY_BYTES", 1000)
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "a.txt.gz").write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(5000)).encode()))
@@ -136,8 +136,8 @@ def test_a_member_that_became_corrupt_is_a_bad_record(tmp_path):
 @pytest.mark.parametrize("ending", PACKED)
 def test_what_was_compressed_well_comes_out_in_parts(tmp_path, ending, monkeypatch):
     """A hundred thousand lines in a kilobyte or two."""
-    monkeypatch.setattr(compressed, "_MOST_OUT", 5000)
-    monkeypatch.setattr(compressed, "_SLICE", 100)
+    monkeypatch.setattr(compressed, "_MAX_OUTPUT", 5000)
+    monkeypatch.setattr(compressed, "_INPUT_BYTES", 100)
     raw = b"the same line\n" * 100_000
     packed = PACKED[ending](raw)
     assert len(packed) < 8192
@@ -151,8 +151,8 @@ def test_what_was_compressed_well_comes_out_in_parts(tmp_path, ending, monkeypat
 
 
 def test_members_on_disk_are_let_go_of_for_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "_IN_MEMORY", 100)
-    monkeypatch.setattr(compressed, "_ON_DISK", 2)
+    monkeypatch.setattr(compressed, "_MAX_MEMORY_BYTES", 100)
+    monkeypatch.setattr(compressed, "_MAX_MEMBERS_ON_DISK", 2)
     folder = tmp_path / "corpus"
     folder.mkdir()
     for name in range(5):

@@ -42,7 +42,7 @@ def test_text_across_pieces_with_any_ends_of_lines(tmp_path_factory, lines, data
     (folder / "a.txt").write_bytes(raw)
     wanted = [line for line in lines if line]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digests, "PIECE", 5)
+        patch.setattr(digests, "PIECE_BYTES", 5)
         if not wanted:
             with pytest.raises(DataError, match="no sample in any of them"):
                 build([str(folder)])

@@ -14,7 +14,7 @@ from hyperpod_kit.errors import BadRecord
 from tests.unit.data import json_fuzz
 
 LINES = 3000
-LONG = "x" * json_lines._LONG
+LONG = "x" * json_lines._LONG_LINE_BYTES
 """So that a line is looked at as a text first."""
 BEYOND = (1 << 64, -(1 << 63) - 1, 10**30)
 

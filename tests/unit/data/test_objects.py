@@ -38,7 +38,7 @@ def bucket(monkeypatch):
 
 
 def test_every_sample_from_a_bucket(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK", 1000)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 1000)
     index = build(["s3://corpus/run"], str(tmp_path / "index")).index
     data = IndexedDataset(index, transform=lambda sample: sample["n"])
     found = [one for batch in ElasticLoader(data, 7, last="repeat", epochs=1, collate_fn=list) for one in batch]

@@ -92,7 +92,7 @@ def test_tokens_under_kills_are_those_of_a_calm_run(packed, tmp_path):
 
 
 def test_lengths_are_counted_once_and_go_on_after_a_kill(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths_module, "_RUN", 10)
+    monkeypatch.setattr(lengths_module, "_SAMPLES_PER_RUN", 10)
     data = documents(tmp_path / "corpus", 95)
     want = [len(encode(data[n])) for n in range(95)]
     seen = []

@@ -59,7 +59,7 @@ def test_with_room_for_a_few_pieces_the_lines_are_the_same(index):
 
 def test_pieces_that_are_not_worth_it_are_not_read(index, monkeypatch):
     """Where ranges have no neighbours, what is read is soon the ranges alone."""
-    monkeypatch.setattr(coalesced_reads, "_WORTH", 1 << 30)
+    monkeypatch.setattr(coalesced_reads, "_MAX_BYTES_PER_RANGE", 1 << 30)
     data = IndexedDataset(index, memory=4 << 18)
     dice = random.Random(2)
     for _ in range(100):

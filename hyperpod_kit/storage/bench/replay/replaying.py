@@ -20,13 +20,13 @@ from hyperpod_kit.storage.bench.replay.workload import Workload
 from hyperpod_kit.untrusted import by_descriptor
 
 WRITERS = ("torch-save", "dcp", "hyperpod-kit")
-PATIENCE = 300.0
+PATIENCE_SECONDS = 300.0
 """Seconds after which a save that is not durable is an error."""
 
 
 def wait_durable(handle: Handle) -> None:
     """Wait for it. Raises RuntimeError when it will never be."""
-    if not handle.wait(SaveState.DURABLE, PATIENCE):
+    if not handle.wait(SaveState.DURABLE, PATIENCE_SECONDS):
         raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
 
 

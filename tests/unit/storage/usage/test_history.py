@@ -90,8 +90,8 @@ def test_a_day_has_one_row_and_the_oldest_go(tmp_path: Path) -> None:
         kept = history.record_day(place, report("/fsx", hour), BEGIN + hour * 3600)
     assert [one.used for one in kept.days] == [0, 24, 48, 66] and history.read(place) == kept
     assert os.stat(place).st_mode & 0o777 == 0o600
-    many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MOST_DAYS)))
-    assert len(many.with_day(day(history.MOST_DAYS, 1)).days) == history.MOST_DAYS
+    many = UsageHistory("/fsx", tuple(day(number, number) for number in range(history.MAX_DAYS)))
+    assert len(many.with_day(day(history.MAX_DAYS, 1)).days) == history.MAX_DAYS
     with pytest.raises(HistoryError, match="has sizes of /fsx, not of /other"):
         history.record_day(place, report("/other", 1), BEGIN)
     assert history.read(place) == kept
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_history_is_named_and_left(
 
 def test_a_history_is_read_under_a_limit_and_through_no_link(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
-        file.truncate(history.LARGEST + 1)
+        file.truncate(history.MAX_FILE_BYTES + 1)
     (tmp_path / "link").symlink_to(tmp_path / "large")
     for name in ("large", "link"):
         with pytest.raises(Untrusted):

@@ -112,7 +112,10 @@ class Slot:
         self.image = mapping.view_of(img)
         self._faulted = False
         current = control_page.read(self._view[: control_page.PAGE])
-        self._generation = current[0] if current else 0
+        if current:
+            self._generation = current[0]
+        else:
+            self._generation = 0
 
     @property
     def page(self) -> Optional[Page]:

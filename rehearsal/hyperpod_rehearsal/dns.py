@@ -12,7 +12,7 @@ import threading
 NODE_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\.ec2\.internal|\.[a-z0-9-]+\.compute\.internal)?")
 A, PTR, AAAA = 1, 12, 28
 NO_ERROR, NAME_ERROR = 0, 3
-ANSWER = 0x80
+RESPONSE_BIT = 0x80
 """In the third byte: what comes is no question."""
 TTL = 5
 
@@ -64,7 +64,7 @@ def respond(query: bytes, endpoint: str) -> bytes | None:
 
     Raises IndexError, struct.error or ValueError for what is no query.
     """
-    if query[2] & ANSWER:
+    if query[2] & RESPONSE_BIT:
         raise ValueError("an answer: two responders would talk to each other for ever")
     labels, end = _question(query)
     kind = struct.unpack_from(">H", query, end)[0]

@@ -46,14 +46,14 @@ def choose_subnet(taken: Iterable[str]) -> int:
 
 def networks_in_use(runner: Runner) -> list[str]:
     """Destinations of all routes and addresses of this machine, as CIDR strings."""
-    found: list[str] = []
+    networks: list[str] = []
     for route in json.loads(runner.run(["ip", "-j", "-4", "route", "show", "table", "all"]).stdout or "[]"):
         if route.get("dst", "default") != "default":
-            found.append(route["dst"])
+            networks.append(route["dst"])
     for link in json.loads(runner.run(["ip", "-j", "-4", "addr"]).stdout or "[]"):
         for address in link.get("addr_info", []):
-            found.append(f"{address['local']}/{address['prefixlen']}")
-    return found
+            networks.append(f"{address['local']}/{address['prefixlen']}")
+    return networks
 
 
 def host_name(ip: str) -> str:

@@ -69,14 +69,14 @@ def add_mount(path: str, kind: str, source: str) -> None:
 
 def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:
     """Positional arguments, where the options of `with_value` take the next word."""
-    found: List[str] = []
-    words = iter(args)
-    for word in words:
-        if word in with_value:
-            next(words, None)
-        elif not word.startswith("-"):
-            found.append(word)
-    return found
+    positional: List[str] = []
+    arguments = iter(args)
+    for argument in arguments:
+        if argument in with_value:
+            next(arguments, None)
+        elif not argument.startswith("-"):
+            positional.append(argument)
+    return positional
 
 
 def mount(args: List[str]) -> int:
@@ -130,22 +130,22 @@ def unit_lines(unit: str, key: str) -> List[str]:
     return [line.partition("=")[2].lstrip("-@+!:") for line in lines if line.startswith(key + "=")]
 
 
-def run(words: Sequence[str]) -> int:
+def run(command: Sequence[str]) -> int:
     """A program, to its end."""
     import subprocess
 
-    return subprocess.run(words, timeout=300).returncode
+    return subprocess.run(command, timeout=300).returncode
 
 
 def run_line(line: str) -> int:
     """Run a line of a unit: a program of the bundle below the root, anything else as a shim."""
     import shlex
 
-    words = shlex.split(line)
-    own = f"{ROOT}/{words[0].lstrip('/')}"
-    if os.path.exists(own) and os.path.getsize(own):
-        return run([own, *words[1:]])
-    return call(os.path.basename(words[0]), words[1:])
+    command = shlex.split(line)
+    program = f"{ROOT}/{command[0].lstrip('/')}"
+    if os.path.exists(program) and os.path.getsize(program):
+        return run([program, *command[1:]])
+    return call(os.path.basename(command[0]), command[1:])
 
 
 def start_unit(unit: str) -> int:
@@ -178,8 +178,8 @@ def start_unit(unit: str) -> int:
 
 def systemctl(args: List[str]) -> int:
     """Units that are enabled and active, as far as asked for here."""
-    words = operands(args, ("--property", "-p"))
-    verb, units = (words[0], words[1:]) if words else ("", [])
+    positional = operands(args, ("--property", "-p"))
+    verb, units = (positional[0], positional[1:]) if positional else ("", [])
     enabled, running = read_state("enabled"), read_state("running")
     named = [unit if "." in unit else unit + ".service" for unit in units]
     if verb == "is-enabled":
@@ -206,9 +206,9 @@ def getent(args: List[str]) -> int:
         print("\n".join(f"10.1.0.1 STREAM {key}" for key in keys))
         return 0
     lines = text_of(f"{ROOT}/etc/{database}").splitlines()
-    found = [line for line in lines for key in keys if key in (line.split(":")[0], line.split(":")[2])]
-    print("\n".join(found))
-    return 0 if found else 2
+    matches = [line for line in lines for key in keys if key in (line.split(":")[0], line.split(":")[2])]
+    print("\n".join(matches))
+    return 0 if matches else 2
 
 
 def option(args: Sequence[str], names: Sequence[str], default: str) -> str:

@@ -115,7 +115,7 @@ def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
     """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
 
     def first(role: str) -> str:
-        return next((name for name, found in cluster.slurm.items() if found == role), "")
+        return next((name for name, node_type in cluster.slurm.items() if node_type == role), "")
 
     workers = [
         {"instance_group_name": name, "partition_name": partition}

@@ -25,10 +25,10 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     Batch after batch where a RollingUpdatePolicy says so, the controller first; the first batch with a failure is the
     last one, and its reason becomes the FailureMessage.
     """
-    wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
+    groups = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
     with operations.lock:
         nodes = sorted(
-            (node for node in cluster.nodes.values() if node.group in wanted and operations.take(node)),
+            (node for node in cluster.nodes.values() if node.group in groups and operations.claim(node)),
             key=lambda node: (node.role != CONTROLLER, node.group, node.index),
         )
     deployment = request.get("DeploymentConfig") or {}
@@ -47,7 +47,7 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     finally:
         with operations.lock:
             for node in pending:
-                operations.in_hand.discard(node.instance_id)
+                operations.claimed_ids.discard(node.instance_id)
             if cluster.status == UPDATING:
                 cluster.status, cluster.failure_message = "InService", failure
 
@@ -66,25 +66,25 @@ def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequ
     memory = memory_per_node(len(cluster.nodes))
     for node in batch:
         node.status, node.message = UPDATING, "its software is being updated"
-        operations.slurm.lost(cluster, node)
+        operations.slurm.mark_down(cluster, node)
     operations.changed()
 
-    def one(node: RehearsedNode) -> None:
+    def update_node(node: RehearsedNode) -> None:
         try:
             operations.fleet.reimage(cluster, node, memory)
-            operations.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            operations.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message, node.updated_at = "Running", "", time.time()
-            events.software(cluster, node)
+            events.record_software_update(cluster, node)
         except Exception as err:  # a node must not stay SystemUpdating, whatever happened to it
             node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
-            events.failed(cluster, node)
+            events.record_failure(cluster, node)
         finally:
             with operations.lock:
-                operations.in_hand.discard(node.instance_id)
+                operations.claimed_ids.discard(node.instance_id)
             operations.changed()
 
     with ThreadPoolExecutor(max_workers=max(1, len(batch)), thread_name_prefix="software") as pool:
-        list(pool.map(one, batch))
+        list(pool.map(update_node, batch))
     for node in batch:
         if node.status == "Running":
             operations.spawn(operations.resume, cluster, node)

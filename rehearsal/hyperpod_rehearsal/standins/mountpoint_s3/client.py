@@ -81,8 +81,8 @@ class S3Client:
                 continue
             if response.status < 300:
                 return response, data
-            found = re.search(rb"<Code>([^<]*)", data)
-            failure = S3Failure(response.status, found[1].decode() if found else response.reason)
+            match = re.search(rb"<Code>([^<]*)", data)
+            failure = S3Failure(response.status, match[1].decode() if match else response.reason)
             if response.status < 500:
                 raise failure
         raise failure
@@ -202,10 +202,10 @@ class S3Client:
 
 
 def _element(data: bytes, name: bytes) -> str:
-    found = re.search(b"<" + name + b">([^<]+)", data)
-    if found is None:
+    match = re.search(b"<" + name + b">([^<]+)", data)
+    if match is None:
         raise S3Failure(500, f"no {name.decode()} in the answer")  # S3 may answer 200 with an error inside
-    return found[1].decode()
+    return match[1].decode()
 
 
 def _seconds(text: str) -> float:

@@ -88,7 +88,7 @@ class NameOperations:
     def _attr(self, node: Inode) -> bytes:
         rules = self._rules
         mode = stat.S_IFDIR | rules.directory_mode if node.directory else stat.S_IFREG | rules.file_mode
-        size, moment = (0 if node.directory else node.found.size), int(node.found.modified)
+        size, moment = (0 if node.directory else node.head.size), int(node.head.modified)
         return wire.ATTR.pack(
             node.number,
             size,

@@ -148,10 +148,10 @@ def parse_options(argv: Sequence[str]) -> MountOptions:
     parser.add_argument("--dir-mode", type=_octal, default=0o755)
     parser.add_argument("--file-mode", type=_octal, default=0o644)
     options = parser.parse_args(list(argv), namespace=MountOptions())
-    found = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
-    if found:
-        options.bucket = found[1]
-        options.prefix = found[2] or options.prefix
+    match = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
+    if match:
+        options.bucket = match[1]
+        options.prefix = match[2] or options.prefix
     options.prefix = options.prefix or ""
     if options.prefix and not options.prefix.endswith("/"):
         parser.error(f"invalid value '{options.prefix}' for '--prefix <PREFIX>': must end in '/'")

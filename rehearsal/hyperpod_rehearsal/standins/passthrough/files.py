@@ -91,8 +91,8 @@ class OpenFiles:
 
     def _list(self, descriptor: int) -> List[Tuple[bytes, int, int]]:
         entries = [(b".", 4, 1), (b"..", 4, 1)]
-        with os.scandir(descriptor) as found:
-            for entry in found:
+        with os.scandir(descriptor) as scanned:
+            for entry in scanned:
                 kind = 4 if entry.is_dir(follow_symlinks=False) else 10 if entry.is_symlink() else 8
                 entries.append((os.fsencode(entry.name), kind, entry.inode()))
         return entries

@@ -195,16 +195,16 @@ class PassThrough:
 
     def statfs(self, request: FuseRequest) -> bytes:
         """Figures of the file system underneath."""
-        found = os.fstatvfs(self._nodes.descriptor(request.node))
+        status = os.fstatvfs(self._nodes.descriptor(request.node))
         return wire.STATFS_OUT.pack(
-            found.f_blocks,
-            found.f_bfree,
-            found.f_bavail,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize,
-            found.f_namemax,
-            found.f_frsize,
+            status.f_blocks,
+            status.f_bfree,
+            status.f_bavail,
+            status.f_files,
+            status.f_ffree,
+            status.f_bsize,
+            status.f_namemax,
+            status.f_frsize,
             0,
             *[0] * 6,
         )

@@ -11,19 +11,19 @@ CODE = "UnknownOperationException"
 XML_BY_REST = ("route53", "cloudfront")
 """Services that answer plain REST calls in XML; the others do in JSON."""
 
-Answer = tuple[int, dict[str, str], bytes]
+HttpResponse = tuple[int, dict[str, str], bytes]
 
 
-def signed_for(headers: Mapping[str, str]) -> str:
+def signed_service(headers: Mapping[str, str]) -> str:
     """The service in a signature's scope, "" without a signature. `headers`: with lower-case names."""
-    _, found, rest = headers.get("authorization", "").partition("Credential=")
+    _, separator, rest = headers.get("authorization", "").partition("Credential=")
     scope = rest.partition(",")[0].split("/")
-    return scope[-2] if found and len(scope) >= 4 else ""
+    return scope[-2] if separator and len(scope) >= 4 else ""
 
 
-def refusal(headers: Mapping[str, str], body: bytes) -> Answer:
+def refusal(headers: Mapping[str, str], body: bytes) -> HttpResponse:
     """Status, headers and body for such a request."""
-    service, target = signed_for(headers), headers.get("x-amz-target", "")
+    service, target = signed_service(headers), headers.get("x-amz-target", "")
     kind = headers.get("content-type", "")
     form = parse_qs(body.decode("utf-8", "replace")) if "x-www-form-urlencoded" in kind else {}
     called = target.rpartition(".")[2] or form.get("Action", [""])[0]

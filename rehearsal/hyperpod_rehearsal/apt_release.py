@@ -35,14 +35,19 @@ def release_day(codename: str, sources: Sequence[str], runner: Runner) -> str:
             runner.run([HELPER, "download-file", address, str(file)], timeout=DEADLINE)
             text = file.read_text(errors="replace")
         except (RunError, OSError) as err:
-            output = err.stderr.strip().splitlines()[-1:] if isinstance(err, RunError) else [str(err)]
+            if isinstance(err, RunError):
+                output = err.stderr.strip().splitlines()[-1:]
+            else:
+                output = [str(err)]
             raise RehearsalError(
                 f"{codename} changes daily, and {address} does not say of which day it is: {' '.join(output) or err}",
                 hint=f"apt-get update; or try again: mirrors of {codename} fail for minutes while they are renewed",
             ) from err
     match = re.search(r"^Date: (.+)$", text, re.M)
     try:
-        archive_date = parsedate_to_datetime(match.group(1)) if match else None
+        archive_date = None
+        if match:
+            archive_date = parsedate_to_datetime(match.group(1))
     except ValueError:
         archive_date = None
     if archive_date is None:

@@ -67,7 +67,9 @@ def _deb822_entries(text: str) -> Iterator[str]:
             continue
         signed = fields.get("signed-by", "")
         # A key pasted into the stanza has no one-line form; apt then uses the host's trusted keys.
-        options = f"[signed-by={signed}] " if signed.startswith("/") else ""
+        options = ""
+        if signed.startswith("/"):
+            options = f"[signed-by={signed}] "
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
                 yield f"deb {options}{uri} {suite} {fields.get('components', '')}".strip()
@@ -89,10 +91,15 @@ def host_sources(codename: str, root: Path = Path("/")) -> list[str]:
         if not file.is_file():
             continue
         text = file.read_text(errors="replace")
-        entries = _deb822_entries(text) if file.suffix == ".sources" else _one_line_entries(text)
+        if file.suffix == ".sources":
+            entries = _deb822_entries(text)
+        else:
+            entries = _one_line_entries(text)
         for entry in entries:
             fields = re.sub(r"\[[^]]*\]", "", entry).split()
-            suite = fields[2] if len(fields) > 2 else ""
+            suite = ""
+            if len(fields) > 2:
+                suite = fields[2]
             belongs = suite in (codename, f"{codename}-updates", f"{codename}-security")
             # Third-party sources may use the distribution's suite names; its own mirrors carry "main".
             if belongs and "main" in fields[3:] and entry not in sources:

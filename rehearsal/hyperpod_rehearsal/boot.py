@@ -87,7 +87,9 @@ def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
     data = state.read_json(layout.state_file)
     if data is None or not is_up(layout):
         names = [other.root.name for other in existing() if is_up(other)]
-        running_names = f"; up are: {', '.join(names)}" if names else ""
+        running_names = ""
+        if names:
+            running_names = f"; up are: {', '.join(names)}"
         raise NotUp(f"rehearsal {name} is not up{running_names}", hint="hyperpod-kit rehearse up")
     return layout, data
 
@@ -176,7 +178,9 @@ def _start_daemon(layout: Layout) -> None:
         if ready and "endpoint" in ready:
             return
         if ready or proc.poll() is not None:
-            reason = ready.get("error", "") if ready else ""
+            reason = ""
+            if ready:
+                reason = ready.get("error", "")
             tail = " / ".join(layout.daemon_log.read_text(errors="replace").splitlines()[-3:])
             raise RehearsalError(f"the rehearsal's daemon did not start: {reason or tail or 'no reason given'}")
         if time.monotonic() > deadline:

@@ -160,4 +160,7 @@ def remove(path: str, seconds: float = 5.0) -> bool:
 
 def groups_below(path: str) -> set[str]:
     """Names of the direct sub-groups of `path` over all hierarchies."""
-    return {entry.name for top in _existing_directories(path) for entry in top.iterdir() if entry.is_dir()}
+    names: set[str] = set()
+    for top in _existing_directories(path):
+        names.update(entry.name for entry in top.iterdir() if entry.is_dir())
+    return names

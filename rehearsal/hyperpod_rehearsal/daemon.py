@@ -200,7 +200,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     remaining = daemon.stop()
     if remaining:
         print("left behind:", ", ".join(remaining), file=sys.stderr, flush=True)
-    return 1 if remaining else 0
+    if remaining:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,11 @@ def record(
     """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
     if not cluster.continuous:
         return
-    resource = "Instance" if node is not None else "InstanceGroup" if group else "Cluster"
+    resource = "Cluster"
+    if node is not None:
+        resource = "Instance"
+    elif group:
+        resource = "InstanceGroup"
     event: Dict[str, Any] = {
         "EventId": str(uuid.uuid4()),
         "ClusterArn": cluster.arn,

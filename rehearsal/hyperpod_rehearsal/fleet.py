@@ -172,7 +172,9 @@ class Fleet:
         path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
         try:
             data = json.loads(path.read_text())
-            return (data["state"], data["message"]) if data["at"] >= node.booted_at - 1 else ("", "")
+            if data["at"] >= node.booted_at - 1:
+                return (data["state"], data["message"])
+            return ("", "")
         except (OSError, ValueError, KeyError):
             return "", ""
 

@@ -83,7 +83,10 @@ class FrontDoor(BaseHTTPRequestHandler):
             self.end_headers()
         if claim.payload is not None:
             claim.verify(claim.payload)
-            self.body_signature = BodySignature(claim) if claim.service == "s3" else None
+            if claim.service == "s3":
+                self.body_signature = BodySignature(claim)
+            else:
+                self.body_signature = None
         if claim.payload is None or self.body_signature is None:
             self.read_body = RequestBody(self.rfile, headers).read(MAX_BODY)
             digest = hashlib.sha256(self.read_body).hexdigest()

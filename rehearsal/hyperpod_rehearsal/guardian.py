@@ -52,7 +52,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     remaining = cleanup.remove_traces(layout)
     if remaining:
         print("left behind:", ", ".join(remaining), flush=True)
-    return 1 if remaining else 0
+    if remaining:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -41,7 +41,10 @@ class InstanceIdentity:
 def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
     """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`."""
     zone = f"{instance.region}a"
-    ec2_type = instance.type[3:] if instance.type.startswith("ml.") else instance.type
+    if instance.type.startswith("ml."):
+        ec2_type = instance.type[3:]
+    else:
+        ec2_type = instance.type
     name = f"{instance.host}.ec2.internal"
     contents = {
         "meta-data/hostname": name,
@@ -124,10 +127,14 @@ class Metadata:
         requested, contents = path[len("/latest/") :].rstrip("/"), entries(self.instance, self.clock())
         if requested in contents:
             return _text_response(200, contents[requested])
-        below = f"{requested}/" if requested else ""
+        below = ""
+        if requested:
+            below = f"{requested}/"
         names = {name[len(below) :] for name in contents if name.startswith(below)}
         listed = sorted({first + more for first, more, _ in (name.partition("/") for name in names)})
-        return _text_response(200, "\n".join(listed)) if listed else _text_response(404, "Not Found")
+        if listed:
+            return _text_response(200, "\n".join(listed))
+        return _text_response(404, "Not Found")
 
 
 def _text_response(status: int, text: str) -> HttpResponse:

@@ -105,7 +105,10 @@ class Machines:
             *self._command(instance_id, host_name, instance_store),
         ]
         # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
-        unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"} if cgroups.refuses_v1(self.layout.image) else {}
+        if cgroups.refuses_v1(self.layout.image):
+            unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+        else:
+            unified = {}
         with by_descriptor.stream(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(
                 argv,
@@ -155,7 +158,9 @@ class Machines:
     def exit_code(self, instance_id: str) -> Optional[int]:
         """Exit code of a machine that ended, None while it runs or when it was never started."""
         proc = self._running.get(instance_id)
-        return None if proc is None else proc.poll()
+        if proc is None:
+            return None
+        return proc.poll()
 
     def leader(self, instance_id: str) -> Optional[int]:
         """Pid, on the host, of the machine's PID 1; None when the machine does not run."""
@@ -163,7 +168,9 @@ class Machines:
         if proc is None or proc.poll() is not None:
             return None
         children = processes.children(proc.pid)
-        return children[0] if children else None
+        if children:
+            return children[0]
+        return None
 
     def execute(self, instance_id: str, argv: Sequence[str], timeout: float = 20.0, check: bool = True) -> Completed:
         """Run a command inside as the platform's agent would: root, no login. Raises RehearsalError, RunError."""

@@ -43,7 +43,9 @@ class MountPoint:
     def mounted(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
         entries = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
-        return [entries[-1].fs_type, entries[-1].source] if entries else None
+        if entries:
+            return [entries[-1].fs_type, entries[-1].source]
+        return None
 
     def server(self) -> Optional[Process]:
         """The process that serves the mount, the youngest one; None where the kernel alone does."""
@@ -63,7 +65,9 @@ class MountPoint:
         server = self.server()
         if server is None:
             mounted = self.mounted()
-            what = f"{mounted[0]} from {mounted[1]}, which no process serves" if mounted else "nothing"
+            what = "nothing"
+            if mounted:
+                what = f"{mounted[0]} from {mounted[1]}, which no process serves"
             raise RehearsalError(f"no process to signal: mounted at {self.path} of {self.node['place']} is {what}")
         return server
 
@@ -78,7 +82,10 @@ def command_line(pid: int) -> List[str]:
 
 def find_mount_point(layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runner] = None) -> MountPoint:
     """The mount point `path` of a running node. Raises RehearsalError when its machine does not run."""
-    leaders = processes.children(node["pid"]) if targets.is_running(node) else []
+    if targets.is_running(node):
+        leaders = processes.children(node["pid"])
+    else:
+        leaders = []
     if not leaders:
         raise RehearsalError(
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
@@ -127,10 +134,10 @@ def read_write(mount_point: MountPoint) -> str:
 def other_target(mount_point: MountPoint) -> str:
     """Another source of the same kind in its place, as by an admin's hand: the unit stopped, unmounted, mounted."""
     mounted, process = mount_point.mounted(), mount_point.server()
-    command = foreign_mount(
-        mounted[0] if mounted else "", command_line(process.pid) if process else [], mount_point.path
-    )
-    unit = unit_of(process.pid) if process else ""
+    command = _foreign_mount_over(mounted, process, mount_point.path)
+    unit = ""
+    if process:
+        unit = unit_of(process.pid)
     if unit:
         mount_point.run("systemctl", "stop", unit)
     if mount_point.mounted():
@@ -143,7 +150,7 @@ def cover(mount_point: MountPoint) -> str:
     """Another source of the same kind laid over the mount, which serves on below."""
     mounted, process = mount_point.mounted(), mount_point.server()
     aside = ASIDE + mount_point.path
-    command = foreign_mount(mounted[0] if mounted else "", command_line(process.pid) if process else [], aside)
+    command = _foreign_mount_over(mounted, process, aside)
     mount_point.run("mkdir", "-p", aside)
     _mount(mount_point, command)
     mount_point.run("mount", "--bind", aside, mount_point.path)
@@ -176,7 +183,20 @@ def unit_of(pid: int) -> str:
     except OSError:
         return ""
     match = re.search(r"/([^/\n]+\.service)\s*$", groups, re.M)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    return ""
+
+
+def _foreign_mount_over(mounted: Optional[List[str]], server: Optional[Process], path: str) -> List[str]:
+    """The command that mounts, at `path`, another source of the same kind as a mount. `mounted`, `server`: its own."""
+    fs_type = ""
+    if mounted:
+        fs_type = mounted[0]
+    serving: List[str] = []
+    if server:
+        serving = command_line(server.pid)
+    return foreign_mount(fs_type, serving, path)
 
 
 def foreign_mount(fs_type: str, serving: List[str], path: str) -> List[str]:

@@ -176,7 +176,9 @@ def remove_all(layout: Layout, runner: Runner) -> None:
 def namespaces() -> list[str]:
     """Names of all named network namespaces of this machine."""
     directory = Path("/run/netns")
-    return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+    if directory.is_dir():
+        return sorted(entry.name for entry in directory.iterdir())
+    return []
 
 
 def links(runner: Runner) -> list[str]:

@@ -59,7 +59,9 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
     request_rules.check_addition(cluster, request)
     token = request.get("ClientToken", "")
     with operations.lock:
-        logical_ids = cluster.additions.get(token) if token else None
+        logical_ids = None
+        if token:
+            logical_ids = cluster.additions.get(token)
         if logical_ids is None:
             new_nodes: List[RehearsedNode] = []
             failed: List[Dict[str, Any]] = []

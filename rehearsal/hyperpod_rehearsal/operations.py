@@ -50,6 +50,13 @@ def failure_message(failed: Sequence[RehearsedNode]) -> str:
     return "\n".join([AWS_WORDING, *details])
 
 
+def error_message(err: Exception) -> str:
+    """The message of an error of the kit; of any other its name and arguments."""
+    if isinstance(err, HyperpodKitError):
+        return err.message
+    return repr(err)
+
+
 class Operations:
     """`clusters` by name, shared with the control plane; `lock` guards it; `changed()` is called after each change."""
 
@@ -160,7 +167,7 @@ class Operations:
             node.status, node.message = "Running", ""
             events.record_script(cluster, node, "Succeeded")
         except Exception as err:
-            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
+            node.status, node.message = "Failure", error_message(err)
             events.record_failure(cluster, node)
             raise
         finally:

@@ -26,10 +26,14 @@ def command_line(process: Process) -> list[str]:
             content = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except OSError:
             return None
-        return content if is_alive(process) else None
+        if is_alive(process):
+            return content
+        return None
 
     content = poll_until(read, lambda read_words: read_words != b"", fixed_pause(0.001), seconds=EXEC_PATIENCE)
-    return os.fsdecode(content).split("\0") if content else []
+    if content:
+        return os.fsdecode(content).split("\0")
+    return []
 
 
 def is_running_command(process: Optional[Process], expected_words: Sequence[str]) -> bool:

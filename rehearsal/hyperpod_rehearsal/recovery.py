@@ -59,7 +59,10 @@ class Recovery:
                 self._recover(cluster, node, self._operations.replace, "its creation failed")
         for node, action in self._requested_actions(cluster):
             if self._operations.claim(node):
-                work = self._operations.replace if action == ACTION_REPLACE else self._operations.reboot
+                if action == ACTION_REPLACE:
+                    work = self._operations.replace
+                else:
+                    work = self._operations.reboot
                 self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
 
     def _handle_exit(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
@@ -94,7 +97,10 @@ class Recovery:
                 f"{time.strftime('%H:%M:%S', time.localtime(due_at))}"
             )
             if not node.message.startswith(note):
-                node.message = f"{note}; {node.message}" if node.message else note
+                if node.message:
+                    node.message = f"{note}; {node.message}"
+                else:
+                    node.message = note
                 operations.changed()
                 operations.slurm.mark_down(cluster, node)
             return

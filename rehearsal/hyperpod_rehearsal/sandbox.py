@@ -144,4 +144,6 @@ def is_query(command: Tuple[str, ...]) -> bool:
 
 
 def _lines(path: Path) -> List[str]:
-    return path.read_text(errors="replace").splitlines() if os.path.exists(path) else []
+    if os.path.exists(path):
+        return path.read_text(errors="replace").splitlines()
+    return []

@@ -256,7 +256,10 @@ def _version_2(
         amz["x-amz-security-token"] = key.token
     chosen = sorted((name, value) for name, value in query.items() if name in _SUBRESOURCES)
     subresources = "&".join(name + (f"={value}" if value else "") for name, value in chosen)
-    resource = f"{path}?{subresources}" if subresources else path
+    if subresources:
+        resource = f"{path}?{subresources}"
+    else:
+        resource = path
     text = "\n".join(
         [
             method,

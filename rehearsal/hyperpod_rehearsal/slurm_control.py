@@ -80,7 +80,9 @@ class SlurmControl:
     def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
         """What Slurm says of one node."""
         text = self._run(cluster, SCONTROL, "-o", "show", "node", node.host)
-        return None if text is None else parse_node(text)
+        if text is None:
+            return None
+        return parse_node(text)
 
     def is_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Whether slurmd of the machine that runs now, not of the one before it, has registered."""
@@ -115,7 +117,9 @@ def parse_node(text: str) -> SlurmNode:
 
     def field(name: str) -> str:
         match = re.search(rf"(?:^|\s){name}=(\S+)", text)
-        return match.group(1) if match else ""
+        if match:
+            return match.group(1)
+        return ""
 
     started = 0.0
     stamp = field("SlurmdStartTime")

@@ -11,10 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, List, Mapping, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_rehearsal import events
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
-from hyperpod_rehearsal.operations import Operations, failure_message, memory_per_node
+from hyperpod_rehearsal.operations import Operations, error_message, failure_message, memory_per_node
 
 UPDATING = "SystemUpdating"
 
@@ -55,9 +54,14 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
 def batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) -> List[List[RehearsedNode]]:
     """Nodes in portions of the policy's size, at least one; all at once without a policy."""
     if policy is None:
-        return [list(nodes)] if nodes else []
+        if nodes:
+            return [list(nodes)]
+        return []
     size = policy["MaximumBatchSize"]
-    count = size["Value"] if size["Type"] == "INSTANCE_COUNT" else len(nodes) * size["Value"] // 100
+    if size["Type"] == "INSTANCE_COUNT":
+        count = size["Value"]
+    else:
+        count = len(nodes) * size["Value"] // 100
     step = max(1, count)
     return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
@@ -76,7 +80,7 @@ def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequ
             node.status, node.message, node.updated_at = "Running", "", time.time()
             events.record_software_update(cluster, node)
         except Exception as err:  # a node must not stay SystemUpdating, whatever happened to it
-            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
+            node.status, node.message = "Failure", error_message(err)
             events.record_failure(cluster, node)
         finally:
             with operations.lock:

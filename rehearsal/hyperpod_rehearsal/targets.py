@@ -23,7 +23,10 @@ def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
 
     Raises RehearsalError when none or more than one is meant.
     """
-    name = text[: -len(".ec2.internal")] if text.endswith(".ec2.internal") else text
+    if text.endswith(".ec2.internal"):
+        name = text[: -len(".ec2.internal")]
+    else:
+        name = text
     matches = [
         node
         for node in all_nodes(state)
@@ -51,7 +54,10 @@ def is_running(node: Dict[str, Any]) -> bool:
 
 def kill(node: Dict[str, Any]) -> None:
     """SIGKILL the whole machine, as a power failure would. Raises RehearsalError when it does not run."""
-    leaders = processes.children(node["pid"]) if is_running(node) else []
+    if is_running(node):
+        leaders = processes.children(node["pid"])
+    else:
+        leaders = []
     if not leaders:
         raise RehearsalError(
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"

@@ -17,7 +17,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
-        self._status = self._console.status("") if self._console.is_terminal else None
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+        else:
+            self._status = None
         self._started = time.monotonic()
         self._last = ""
 

@@ -94,7 +94,9 @@ class EfsService:
         start = int(request.get("NextToken") or 0)
         end = start + request.get("MaxResults", PAGE)
         response: dict[str, Any] = {"AccessPoints": [_description(name, points[name]) for name in names[start:end]]}
-        return {**response, "NextToken": str(end)} if end < len(names) else response
+        if end < len(names):
+            return {**response, "NextToken": str(end)}
+        return response
 
     def _delete_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
         registry = self._read()
@@ -105,7 +107,10 @@ class EfsService:
 
     def _describe_file_systems(self, request: Mapping[str, Any]) -> dict[str, Any]:
         requested = request.get("FileSystemId")
-        registry = self._registry_with(requested) if requested else self._read()
+        if requested:
+            registry = self._registry_with(requested)
+        else:
+            registry = self._read()
         return {
             "FileSystems": [
                 {

@@ -61,13 +61,12 @@ class LogsService:
             raise LogsError("InvalidParameterException", "Only one of logStreamNames and logStreamNamePrefix is taken.")
         matches = _matcher(request.get("filterPattern", ""))
         begin, end = request.get("startTime", 0), request.get("endTime", 1 << 62)
-        events = [
-            event
-            for stream, path in self._streams(cluster)
-            if stream.startswith(prefix) and (not named or stream in named)
-            for event in _events(stream, path)
-            if begin <= event.at < end and matches(event.message)
-        ]
+        events: list[LogEvent] = []
+        for stream, path in self._streams(cluster):
+            if stream.startswith(prefix) and (not named or stream in named):
+                events += [
+                    event for event in _events(stream, path) if begin <= event.at < end and matches(event.message)
+                ]
         events.sort(key=lambda event: event.at)
         start = _parse_token(request.get("nextToken"))
         stop = start + request.get("limit", PAGE)
@@ -85,7 +84,10 @@ class LogsService:
             raise LogsError("ResourceNotFoundException", "The specified log stream does not exist.")
         events = list(_events(stream, path))
         limit = request.get("limit", PAGE)
-        page = events[:limit] if request.get("startFromHead") else events[-limit:]
+        if request.get("startFromHead"):
+            page = events[:limit]
+        else:
+            page = events[-limit:]
         shown = [event.to_dict() for event in page]
         return {"events": shown, "nextForwardToken": f"f/{len(events)}", "nextBackwardToken": "b/0"}
 
@@ -104,7 +106,9 @@ class LogsService:
     def _retained_log(self, stream: str) -> Optional[Path]:
         instance = stream.rpartition("/")[2]
         path = self._layout.logs / instance / Path(PROVISION_LOG).name
-        return path if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file() else None
+        if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file():
+            return path
+        return None
 
 
 def _events(stream: str, path: Path) -> Iterator[LogEvent]:

@@ -43,13 +43,22 @@ class RequestBody:
         self._aws_chunked = "aws-chunked" in headers.get("content-encoding", "") or headers.get(
             "x-amz-content-sha256", ""
         ).startswith("STREAMING-")
-        self._remaining = 0 if self._http_chunked else int(headers.get("content-length") or 0)
-        chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
-        self._chunks = chunks if signature is None else signature.verify_digest(chunks)
+        if self._http_chunked:
+            self._remaining = 0
+            chunks = self._read_http_chunked()
+        else:
+            self._remaining = int(headers.get("content-length") or 0)
+            chunks = self._read_plain()
+        if signature is None:
+            self._chunks = chunks
+        else:
+            self._chunks = signature.verify_digest(chunks)
         self._buffer = bytearray()
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._read_aws_chunked() if self._aws_chunked else self._chunks
+        if self._aws_chunked:
+            return self._read_aws_chunked()
+        return self._chunks
 
     def trailers(self) -> dict[str, str]:
         """The trailers, lower-case names; complete once the body was read."""

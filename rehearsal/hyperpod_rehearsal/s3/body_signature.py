@@ -28,7 +28,10 @@ class BodySignature:
                 "InvalidArgument",
                 "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, one of the STREAMING- words, or a valid sha256 value.",
             )
-        self.digest = payload if _DIGEST.fullmatch(payload) else ""
+        if _DIGEST.fullmatch(payload):
+            self.digest = payload
+        else:
+            self.digest = ""
         self.chunked = payload.startswith("STREAMING-")
         self.signed_chunks = payload.startswith(SIGNED_CHUNKS)
         self._signed_trailer = payload == f"{SIGNED_CHUNKS}-TRAILER"

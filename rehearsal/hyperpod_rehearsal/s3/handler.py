@@ -86,7 +86,10 @@ class S3Handler(FrontDoor):
         except OSError:
             self.close_connection = True  # the client went away
         finally:
-            moved = request.body.read_bytes if self.command in ("PUT", "POST") else sent
+            if self.command in ("PUT", "POST"):
+                moved = request.body.read_bytes
+            else:
+                moved = sent
             self.store.requests.add(
                 LoggedRequest(
                     time.time() - (time.monotonic() - started),
@@ -112,7 +115,10 @@ class S3Handler(FrontDoor):
         except (ConnectionError, TimeoutError):
             raise  # the client's side broke, not ours
         except Exception as err:  # a full disk, say: the client must get an answer
-            failure = err if isinstance(err, S3Error) else S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
+            if isinstance(err, S3Error):
+                failure = err
+            else:
+                failure = S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
             return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
     def send(self, response: Response, effect: Effect) -> int:

@@ -36,7 +36,10 @@ def list_page(
         key = keys[position]
         if len(keys_on_page) + len(common_prefixes) >= limit:
             return ListingPage(tuple(keys_on_page), tuple(common_prefixes), last or None)
-        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        if delimiter:
+            cut = key.find(delimiter, len(prefix))
+        else:
+            cut = -1
         if cut >= 0:
             group = key[: cut + len(delimiter)]
             common_prefixes.append(group)

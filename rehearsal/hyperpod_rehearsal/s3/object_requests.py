@@ -33,11 +33,9 @@ def object_request(store: StoredBuckets, request: S3Request) -> Response:
     if "tagging" in request.query:
         return _tagging(bucket, request)
     if request.method == "PUT":
-        return (
-            copy_object(store, bucket, request)
-            if "x-amz-copy-source" in request.headers
-            else put_object(bucket, request)
-        )
+        if "x-amz-copy-source" in request.headers:
+            return copy_object(store, bucket, request)
+        return put_object(bucket, request)
     if request.method == "DELETE":
         bucket.delete(request.key, request.conditions())
         return Response(204)
@@ -86,7 +84,10 @@ def copy_object(store: StoredBuckets, bucket: StoredBucket, request: S3Request) 
             raise precondition_failed("x-amz-copy-source-If-Match")
         replace = request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
         requested = request.attributes()
-        attributes = requested if replace else info.attributes.in_class(requested.storage_class)
+        if replace:
+            attributes = requested
+        else:
+            attributes = info.attributes.in_class(requested.storage_class)
         copied = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
     except BaseException:
         bucket.blobs.discard(segment.blob for segment in segments)
@@ -118,10 +119,10 @@ def get_object(bucket: StoredBucket, request: S3Request) -> Response:
         if info.checksums.values:
             headers["x-amz-checksum-type"] = info.checksums.kind
     if partial:
+        status = 206
         headers["Content-Range"] = f"bytes {first}-{last}/{info.size}"
     else:
-        first, last = 0, info.size - 1
-    status = 206 if partial else 200
+        status, first, last = 200, 0, info.size - 1
     if request.method == "HEAD":
         return Response(status, {**headers, "Content-Length": str(last - first + 1)})
     opened, ranges = bucket.open(request.key, first, last)
@@ -160,7 +161,10 @@ def requested_range(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
         return 0, -1
     if match[1]:
         first = int(match[1])
-        last = min(int(match[2]), info.size - 1) if match[2] else info.size - 1
+        if match[2]:
+            last = min(int(match[2]), info.size - 1)
+        else:
+            last = info.size - 1
         if match[2] and int(match[2]) < first:
             return 0, -1
     else:

@@ -54,7 +54,10 @@ def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) 
         if all(event.get(member) == value for member, value in filters.items())
         and _within(event["EventTime"], request, "EventTime")
     ]
-    ordered = chosen if request.get("SortOrder") == "Ascending" else chosen[::-1]
+    if request.get("SortOrder") == "Ascending":
+        ordered = chosen
+    else:
+        ordered = chosen[::-1]
     return _page("Events", ordered, request)
 
 
@@ -87,7 +90,9 @@ def _ordered(
 def _page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     filters = {name: value for name, value in sorted(request.items()) if name not in ("NextToken", "MaxResults")}
     request_digest = hashlib.sha256(json.dumps(filters).encode()).hexdigest()[:16]
-    start = _read_token(request["NextToken"], request_digest) if "NextToken" in request else 0
+    start = 0
+    if "NextToken" in request:
+        start = _read_token(request["NextToken"], request_digest)
     end = start + request.get("MaxResults", PAGE)
     response: dict[str, Any] = {member: list(items[start:end])}
     if end < len(items):

@@ -60,9 +60,15 @@ def _constraint_text(violation: Violation) -> str:
     if violation.constraint is Constraint.PATTERN:
         return f"Member must satisfy regular expression pattern: {shape.metadata['pattern']}"
     has_length = isinstance(violation.value, (list, dict, str))
-    number = len(violation.value) if has_length else violation.value
+    if has_length:
+        number = len(violation.value)
+    else:
+        number = violation.value
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
-    side, bound = ("greater", low) if low is not None and number < low else ("less", high)
+    if low is not None and number < low:
+        side, bound = ("greater", low)
+    else:
+        side, bound = ("less", high)
     return f"Member must have {'length' if has_length else 'value'} {side} than or equal to {bound}"
 
 
@@ -87,7 +93,9 @@ def _java_text(value: Any) -> str:
         return f"[{', '.join(map(_java_text, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}={_java_text(item)}" for key, item in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _json_kind(value: Any) -> str:

@@ -60,7 +60,9 @@ def handle_call(control: ControlPlane, target: str, body: bytes) -> tuple[int, b
 
 def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
     """Validate, hand over, check what comes back. Raises ApiError."""
-    name = target[len(TARGET_PREFIX) :] if target.startswith(TARGET_PREFIX) else ""
+    name = ""
+    if target.startswith(TARGET_PREFIX):
+        name = target[len(TARGET_PREFIX) :]
     if name not in service_model("sagemaker").operation_names:
         raise ApiError("UnknownOperationException", f"{target} is no operation of SageMaker")
     operation = OPERATIONS.get(name)

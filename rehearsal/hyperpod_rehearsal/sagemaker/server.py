@@ -30,7 +30,9 @@ class EndpointHandler(S3Handler):
         """X-Amz-Target names a call of SageMaker, the signature's scope the service."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         body, target = self.read_body or b"", headers.get("x-amz-target", "")
-        service = self.claim.service if self.claim is not None else ""
+        service = ""
+        if self.claim is not None:
+            service = self.claim.service
         if service == "s3" and not target:
             self.serve_s3()
         elif service == "sagemaker" and target.startswith(TARGET_PREFIX):

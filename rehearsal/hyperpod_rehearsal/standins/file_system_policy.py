@@ -106,12 +106,17 @@ def check(policy: Mapping[str, Any]) -> None:
 def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The statements; a lone one needs no list."""
     policy_statements = policy.get("Statement") or []
-    return [policy_statements] if isinstance(policy_statements, dict) else list(policy_statements)
+    if isinstance(policy_statements, dict):
+        return [policy_statements]
+    return list(policy_statements)
 
 
 def _principal_fits(statement: Mapping[str, Any], role: str) -> bool:
     principal = statement["Principal"]
-    names = _list(principal.get("AWS")) if isinstance(principal, dict) else [principal]
+    if isinstance(principal, dict):
+        names = _list(principal.get("AWS"))
+    else:
+        names = [principal]
     return "*" in names or (bool(role) and role in names)
 
 
@@ -133,11 +138,9 @@ def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]
     """Of a key that is not there only Null and ...IfExists hold."""
     if name.endswith("IfExists"):
         inner = _operator(name[: -len("IfExists")])
-        return (
-            None
-            if inner is None or name.startswith("Null")
-            else lambda actual, expected: actual is None or inner(actual, expected)
-        )
+        if inner is None or name.startswith("Null"):
+            return None
+        return lambda actual, expected: actual is None or inner(actual, expected)
     return {
         "Null": lambda actual, expected: (actual is None) == (expected[0].lower() == "true"),
         "Bool": lambda actual, expected: actual is not None and actual in [value.lower() for value in expected],
@@ -153,4 +156,8 @@ def _like(actual: Optional[str], expected: List[str]) -> bool:
 
 
 def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    if value is None:
+        return []
+    return [value]

@@ -112,7 +112,9 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
 
     How EFS refuses writes to a client without ClientWrite is not documented; here the mount is read-only.
     """
-    role = file_system_policy.node_role() if "iam" in options else ""
+    role = ""
+    if "iam" in options:
+        role = file_system_policy.node_role()
     if "iam" in options and not role:
         raise StartFailed(
             "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"

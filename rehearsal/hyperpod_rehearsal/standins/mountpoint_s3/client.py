@@ -65,7 +65,9 @@ class S3Client:
         tries: int = TRIES,
     ) -> Tuple[http.client.HTTPResponse, bytes]:
         """The response and its body. Raises S3Failure once the tries are used up, or at once for a 3xx or 4xx."""
-        path = f"/{self._bucket}" + (f"/{quote(key.encode('utf-8', 'surrogateescape'), safe='/-_.~')}" if key else "")
+        path = f"/{self._bucket}"
+        if key:
+            path += f"/{quote(key.encode('utf-8', 'surrogateescape'), safe='/-_.~')}"
         encoded = "&".join(
             f"{quote(name, safe='-_.~')}={quote(value.encode('utf-8', 'surrogateescape'), safe='-_.~')}"
             for name, value in sorted(query)
@@ -81,8 +83,11 @@ class S3Client:
                 continue
             if response.status < 300:
                 return response, data
+            code = response.reason
             match = re.search(rb"<Code>([^<]*)", data)
-            failure = S3Failure(response.status, match[1].decode() if match else response.reason)
+            if match:
+                code = match[1].decode()
+            failure = S3Failure(response.status, code)
             if response.status < 500:
                 raise failure
         raise failure
@@ -90,15 +95,21 @@ class S3Client:
     def _attempt(
         self, method: str, path: str, query: str, body: bytes, extra: Dict[str, str]
     ) -> Tuple[http.client.HTTPResponse, bytes]:
-        headers = {"host": self._url.netloc, "x-amz-content-sha256": UNSIGNED if body else EMPTY_SHA256, **extra}
+        payload = EMPTY_SHA256
+        if body:
+            payload = UNSIGNED
+        headers = {"host": self._url.netloc, "x-amz-content-sha256": payload, **extra}
         if method in ("PUT", "POST"):
             headers["content-length"] = str(len(body))
         if self._credentials is not None:
             headers = sign(self._credentials, self._region, method, path, query, headers)
+        target = path
+        if query:
+            target = f"{path}?{query}"
         while True:
             connection, used = self._connection()
             try:
-                connection.request(method, f"{path}?{query}" if query else path, body=body or None, headers=headers)
+                connection.request(method, target, body=body or None, headers=headers)
                 response = connection.getresponse()
                 data = response.read()
             except (OSError, http.client.HTTPException):
@@ -117,7 +128,9 @@ class S3Client:
             return self._idle.get_nowait(), True
         except queue.Empty:
             pass
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        kind = http.client.HTTPConnection
+        if self._url.scheme == "https":
+            kind = http.client.HTTPSConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,7 +160,9 @@ class S3Client:
             query.append(("continuation-token", token))
         _, data = self.request("GET", query=query)
         root = ElementTree.fromstring(data)
-        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+        space = ""
+        if root.tag.startswith("{"):
+            space = root.tag[: root.tag.index("}") + 1]
 
         def text(element: ElementTree.Element, name: str) -> str:
             return element.findtext(space + name) or ""

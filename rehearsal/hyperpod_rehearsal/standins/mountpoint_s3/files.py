@@ -87,7 +87,9 @@ class Files:
     def _finish_closed_writer(self, node: Inode) -> None:
         """A file that its opener has closed counts as written, even if the kernel has not released it yet."""
         with self._lock:
-            open_file = self._open_files.get(node.writer) if node.writer is not None else None
+            open_file = None
+            if node.writer is not None:
+                open_file = self._open_files.get(node.writer)
         if (
             open_file is not None
             and open_file.writer is not None
@@ -99,7 +101,10 @@ class Files:
 
     def _revalidate(self, node: Inode) -> None:
         """Open sees the object as it is now."""
-        current = self._tree.find(node.parent, node.name) if node.parent is not None else node
+        if node.parent is not None:
+            current = self._tree.find(node.parent, node.name)
+        else:
+            current = node
         if current is None:
             raise Refusal(errno.ENOENT, "no such file")
         if current is not node:

@@ -124,7 +124,9 @@ class MountOptions(argparse.Namespace):
 
     def _ttl(self) -> float:
         if self.metadata_ttl is None:
-            return 60.0 if self.cache else 0.1
+            if self.cache:
+                return 60.0
+            return 0.1
         return {"minimal": 0.1, "indefinite": ENDLESS}.get(self.metadata_ttl) or float(self.metadata_ttl)
 
 
@@ -171,8 +173,13 @@ def from_fstab(argv: Sequence[str]) -> List[str]:
     for name, value in options.items():
         if name in IGNORED or name in ("noatime", "relatime") or name.startswith("x-"):
             continue
-        flag = "--read-only" if name == "ro" else f"--{name}"
-        out.append(f"{flag}={value}" if value else flag)
+        if name == "ro":
+            flag = "--read-only"
+        else:
+            flag = f"--{name}"
+        if value:
+            flag = f"{flag}={value}"
+        out.append(flag)
     return out + positional
 
 

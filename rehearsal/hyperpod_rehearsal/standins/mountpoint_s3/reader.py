@@ -46,7 +46,10 @@ class ObjectReader:
             except S3Failure as err:
                 with self._lock:
                     self._ranges = [item for item in self._ranges if item is not current]
-                number = errno.ESTALE if err.status == 412 else errno.EIO
+                if err.status == 412:
+                    number = errno.ESTALE
+                else:
+                    number = errno.EIO
                 raise Refusal(number, f"get request failed for {self._key}: {err}") from None
             piece = data[offset - current.start : end - current.start]
             if not piece:

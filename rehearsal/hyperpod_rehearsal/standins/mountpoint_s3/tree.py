@@ -68,7 +68,9 @@ class Tree:
 
     def directory_prefix(self, node: Inode) -> str:
         """What the keys inside a directory start with."""
-        return self._prefix if node is self.root else self.key(node) + "/"
+        if node is self.root:
+            return self._prefix
+        return self.key(node) + "/"
 
     def find(self, parent: Inode, name: str) -> Optional[Inode]:
         """The child, local or as S3 has it now, or None. Raises Refusal EIO when S3 fails."""

@@ -78,7 +78,9 @@ class RetriedSrun:
         self._srun = self._child
         code = self._child.wait()
         self._srun = None
-        return code if code >= 0 else 128 - code
+        if code >= 0:
+            return code
+        return 128 - code
 
     def _watch_task_failures(self) -> None:
         """A task has failed: srun ends its step, and is ended itself where a node of the step no longer answers it."""
@@ -148,7 +150,9 @@ class RetriedSrun:
             granted = granted or re.search(r"Granted job allocation (\d+)", line)
             if "queued and waiting" in line or "error" in line:
                 print(line.replace("salloc:", "srun:", 1), file=sys.stderr, flush=True)
-        return granted.group(1) if salloc.wait() == 0 and granted else None
+        if salloc.wait() == 0 and granted:
+            return granted.group(1)
+        return None
 
     def _log(self, message: str, kind: str = "Info") -> None:
         print(f"[Auto Resume] {kind}: JobID: {self._job} StepID: {self._step} {message}", file=sys.stderr, flush=True)
@@ -156,7 +160,9 @@ class RetriedSrun:
 
 def renamed(word: str, nodes: str) -> str:
     """An argument of srun with the job's nodes in the place of those that it named before."""
-    return f"--nodelist={nodes}" if word.startswith("--nodelist=") else word
+    if word.startswith("--nodelist="):
+        return f"--nodelist={nodes}"
+    return word
 
 
 def _controller_address() -> str:
@@ -165,7 +171,9 @@ def _controller_address() -> str:
         [f"{SLURM_BIN}/scontrol", "show", "config"], stdout=subprocess.PIPE, universal_newlines=True, timeout=30
     ).stdout
     match = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^(\s]+)(?:\(([^)\s]+)\))?", shown, re.M)
-    return (match.group(2) or match.group(1)) if match else "localhost"
+    if match:
+        return match.group(2) or match.group(1)
+    return "localhost"
 
 
 def main(argv: List[str]) -> int:

@@ -62,14 +62,9 @@ class Ranks:
                 # Control messages and shards live in host memory.
                 control_group = dist.new_group(ranks=dist.get_process_group_ranks(control_group), backend="gloo")
             self._group = control_group
-        if self.alone:
-            self.rank: int = 0
-        else:
-            self.rank = dist.get_rank(self._group)
-        if self.alone:
-            self.world: int = 1
-        else:
-            self.world = dist.get_world_size(self._group)
+        self.rank, self.world = 0, 1
+        if not self.alone:
+            self.rank, self.world = dist.get_rank(self._group), dist.get_world_size(self._group)
         self.placement = NamePlacement(self.rank)
 
     def new_group(self) -> dist.ProcessGroup:

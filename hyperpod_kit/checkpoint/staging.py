@@ -199,10 +199,9 @@ class Staging:
         if on_busy == "skip":
             return None
         end = float("inf")
-        if on_busy == "replace":
-            end = time.monotonic() + _RELEASE_SECONDS
         released_before = self._saves.released
         if on_busy == "replace":
+            end = time.monotonic() + _RELEASE_SECONDS
             self._agent.send(FreeSlot(self._key(handle)))
         slot = None
         while slot is None and self._saves.agent_error is None and time.monotonic() < end:

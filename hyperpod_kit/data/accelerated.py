@@ -26,10 +26,10 @@ class AcceleratedLoop:
         self._gradients._add_dataloader(loader)
 
     def deliver(self, batch: Any, *, last: bool) -> Any:
-        """The batch as the loop gets it."""
+        """Return the batch as the loop gets it."""
         self._loader.end_of_dataloader = last
         return self._put(batch, self._device, non_blocking=bool(self._loader.pin_memory))
 
     def end(self) -> None:
-        """The loop is left."""
+        """Note that the loop is left."""
         self._gradients._remove_dataloader(self._loader)

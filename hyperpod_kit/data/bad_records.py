@@ -23,7 +23,7 @@ _MAX_LOGGED = 20
 
 
 class OnBad(enum.Enum):
-    """What becomes of a record that cannot be decoded."""
+    """What happens to a record that cannot be decoded."""
 
     RAISE = "raise"
     SKIP = "skip"
@@ -57,7 +57,7 @@ class GoodRecords:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[GoodSample]:
-        """Several samples, in the order asked for."""
+        """Read several samples, in the order asked for."""
         several = getattr(self._dataset, "__getitems__", None)
         try:
             samples = several(list(numbers)) if several else [self._dataset[number] for number in numbers]

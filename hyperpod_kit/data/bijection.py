@@ -15,7 +15,7 @@ _MASK = (1 << 64) - 1
 
 
 def mix_key(*parts: int) -> int:
-    """A 64-bit key out of several numbers, by splitmix64."""
+    """Compute a 64-bit key from several numbers, by splitmix64."""
     state = 0
     for part in parts:
         state = _mix_word((state + part + _GOLDEN) & _MASK)
@@ -28,12 +28,12 @@ def mix_keys(key: int, numbers: Numbers) -> Uint64Array:
 
 
 def permute(values: Numbers, size: int, keys: Uint64Array | int) -> Numbers:
-    """Where each of `values` (0 <= value < size) goes; `keys`: one, or one for each value."""
+    """Map each of `values` (0 <= value < size) to its place; `keys`: one, or one for each value."""
     return _walk(values, size, keys, range(_ROUNDS))
 
 
 def invert(values: Numbers, size: int, keys: Uint64Array | int) -> Numbers:
-    """The inverse of `permute`."""
+    """Map each place back to its value: the inverse of `permute`."""
     return _walk(values, size, keys, range(_ROUNDS - 1, -1, -1))
 
 
@@ -68,12 +68,12 @@ def _apply_tables(values: Numbers, rows: Numbers, tables: list[Numbers], half: i
 
 
 def _half(size: int) -> int:
-    """Bits of half a value."""
+    """Compute how many bits half a value has."""
     return max(1, (max(1, size - 1).bit_length() + 1) // 2)
 
 
 def _salt(number: int) -> np.uint64:
-    """Of a round."""
+    """Compute the salt of a round."""
     salt: np.uint64 = np.uint64((number + 1) * _GOLDEN & _MASK)
     return salt
 

@@ -24,17 +24,17 @@ _RANGE_FORMATS = {"lines", "tar", "whole"}
 
 
 class PlacedSamples(Protocol):
-    """What says where samples lie: an index."""
+    """An index, as far as it says where samples lie."""
 
     @property
     def bytes(self) -> int: ...
     def __len__(self) -> int: ...
     @property
     def firsts(self) -> Numbers:
-        """The first sample of each file."""
+        """Return the number of each file's first sample."""
 
     def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """(start, length) of samples, in bytes of their files."""
+        """Return (start, length) of samples, in bytes of their files."""
 
 
 class PieceSteps(NamedTuple):
@@ -45,7 +45,7 @@ class PieceSteps(NamedTuple):
 
 
 class BlockCuts:
-    """Of the files of an index. A piece is a block, or a part of one, as far as it lies in one file."""
+    """The pieces of an index's files. A piece is a block, or a part of one, as far as it lies in one file."""
 
     def __init__(self, index: PlacedSamples) -> None:
         self._index = index
@@ -53,7 +53,7 @@ class BlockCuts:
         self._cached_steps: PieceSteps | None = None
 
     def read_by(self, block: int) -> None:
-        """So many samples are read together from now on; before, those of the default order."""
+        """Read blocks of `block` samples together from now on; before, the default order's."""
         self._requested_block, self._cached_steps = block, None
 
     @property
@@ -67,21 +67,21 @@ class BlockCuts:
         return self._cached_steps
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers:
-        """The piece of each sample, for which it is also known which file it is of."""
+        """Number the piece of each sample; the number says its file too."""
         block, parts, step = self._steps
         blocks, inside = np.divmod(samples, block)
         keys: Numbers = (files << PIECE_NUMBER_BITS) | (blocks * parts + inside // step)
         return keys
 
     def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers:
-        """Where in its file the piece of each sample begins."""
+        """Locate where in its file the piece of each sample begins."""
         block, _, step = self._steps
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
     def piece_range(self, sample: int, file: int) -> tuple[int, int] | None:
-        """(begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie there in
-        their order."""
+        """Locate (begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie
+        there in their order."""
         block, _, step = self._steps
         of_block = sample % block
         first = sample - of_block % step
@@ -98,7 +98,7 @@ class BlockCuts:
         return begin, end
 
     def object_bounds(self, file: FileFacts) -> Sequence[int]:
-        """Where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
+        """Locate where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _RANGE_FORMATS or self._index.bytes <= MEMORY_BYTES:
             return ()
         block = self._steps.block

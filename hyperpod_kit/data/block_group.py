@@ -15,7 +15,8 @@ _LANES_PER_STEP = 8
 
 
 class BlockGroup:
-    """A lane each: the first sample of its block, how many samples it has, and the key of their order."""
+    """Blocks of one group, one for each lane: the first sample of its block, how many samples it has, and the key of
+    their order."""
 
     def __init__(self, firsts: Numbers, counts: Numbers, keys: Uint64Array) -> None:
         self._firsts = firsts
@@ -25,7 +26,10 @@ class BlockGroup:
         self._computed = np.zeros(len(firsts), bool)
 
     def at(self, lanes: Numbers, offsets: Numbers) -> Numbers:
-        """The sample at each (lane, offset). Only lanes that are asked for are worked out: a rank has its own."""
+        """Look up the sample at each (lane, offset).
+
+        Only lanes that are asked for are worked out: a rank has its own.
+        """
         requested = np.zeros(len(self._computed), bool)
         requested[lanes] = True
         missing = np.flatnonzero(requested & ~self._computed)

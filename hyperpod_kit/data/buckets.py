@@ -35,7 +35,7 @@ class WeighedOrder(Protocol):
 
 
 def buckets_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
-    """The sections of any order: of one that knows none, the whole epoch is one."""
+    """Return the buckets of any order: of one that knows none, the whole epoch is one."""
     if isinstance(order, WeighedOrder):
         return order.weighed(epoch, weights)
     return WeightBuckets(np.array([order.samples]), np.array([weights.sum(dtype=np.int64)]))

@@ -179,12 +179,12 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """The exit code, with errors on standard error."""
+    """Run a command and return its exit code, with errors on standard error."""
     return ending.run(lambda: perform(argv))
 
 
 def perform(argv: list[str]) -> int:
-    """As `main`, with errors raised. Raises HyperpodKitError."""
+    """Run a command as `main` does, with errors raised. Raises HyperpodKitError."""
     try:
         args = build_parser().parse_args(argv)
     except SystemExit as end:

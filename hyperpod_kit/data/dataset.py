@@ -240,14 +240,14 @@ class IndexedDataset:
         return reader
 
     def _samples_of(self, records: Iterable[Any], files: Numbers, numbers: Numbers, starts: Numbers) -> list[Any]:
-        """Samples of records."""
+        """Decode records to samples."""
         if self._decode:
             indexed_files = map(self._file, files.tolist())
             records = map(decode_record, records, indexed_files, numbers.tolist(), starts.tolist())
         return self._transform_all(records)
 
     def _decode_json(self, lines: Iterable[bytes], files: Numbers, numbers: Numbers, starts: Numbers) -> Iterator[Any]:
-        """Samples of lines of JSON. See `decode_record`, which asks of each line what it is of."""
+        """Decode lines of JSON to samples. See `decode_record`, which asks of each line what it is of."""
         decode = json_lines.decode
         for at, line in enumerate(lines):
             try:
@@ -263,7 +263,7 @@ class IndexedDataset:
 
 
 def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> Any:
-    """A record as its format and its file's name say. Raises BadRecord."""
+    """Decode a record as its format and its file's name say. Raises BadRecord."""
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
@@ -275,5 +275,5 @@ def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> An
 
 
 def bad_record(err: Exception, file: IndexedFile, number: int, start: int) -> BadRecord:
-    """What is said of a record that cannot be decoded."""
+    """Make the error for a record that cannot be decoded."""
     return BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}")

@@ -19,12 +19,12 @@ class UniqueValues(NamedTuple):
 
 
 def unique_values(numbers: Numbers) -> Numbers:
-    """The values, sorted."""
+    """Return the distinct values, sorted."""
     return unique_with_counts(numbers).values
 
 
 def unique_with_counts(numbers: Numbers) -> UniqueValues:
-    """The values with their first places and their counts."""
+    """Return the distinct values with their first places and their counts."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))

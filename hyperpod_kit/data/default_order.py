@@ -29,7 +29,7 @@ _DEFAULT_BLOCK_SAMPLES = 1024
 
 
 class RowGroups(NamedTuple):
-    """Of Parquet: rows of one, bytes of it when it is decoded, and how many bytes of them a process keeps."""
+    """Parquet's row groups: rows of one, its bytes when decoded, and how many bytes of them a process keeps."""
 
     rows: int
     bytes: int
@@ -74,7 +74,7 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
 
 
 def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
-    """The same for an index, or for so many samples of which nothing else is known."""
+    """Choose the shuffled order for an index, or for so many samples of which nothing else is known."""
     if samples is None:
         samples = len(index)
     if set(getattr(index, "formats", ())) & _UNIT_FORMATS:
@@ -94,8 +94,8 @@ def _samples_of_block(index: Any) -> int:
 
 
 def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
-    """Blocks of a row group each, as many side by side as are kept: one that is thrown away is decoded again for the
-    next batch."""
+    """Make an order with a row group per block, as many side by side as are kept: one that is thrown away is decoded
+    again for the next batch."""
     rest = index.samples_of_files()[:-1] % groups.rows
     of_block = 2 if rest.any() else 1  # a block ends in the row group that the next one begins in
     fit = max(1, groups.memory // max(1, groups.bytes * of_block))
@@ -104,7 +104,7 @@ def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOr
 
 
 def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
-    """The order of a position that was saved, where it is one of the same samples and seed as `order`, which nobody has
+    """Make the order of a saved position, where it is one of the same samples and seed as `order`, which nobody has
     asked for: each release may have another default, and a training goes on in the one that it has begun with."""
     kind = _KINDS.get(str(state.get("order")))
     block, lanes = state.get("block"), state.get("lanes")
@@ -117,7 +117,7 @@ def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
 
 
 def describe_order(state: Mapping[str, Any]) -> str:
-    """What gives a loader the order of a position."""
+    """Describe, as code, how to give a loader the order of a position."""
     kind = _KINDS.get(str(state.get("order")))
     seed, block, lanes = (state.get(name) for name in ("seed", "block", "lanes"))
     if kind is None or not (_is_count(block) and _is_count(lanes)) or type(seed) is not int:

@@ -101,14 +101,14 @@ class EvenDraw:
 
     @property
     def shares(self) -> list[float]:
-        """Of each set, of the whole."""
+        """Return the share of each set in the whole."""
         return [weight / _UNIT for weight in self.weights.tolist()]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_starts": {}, "_chunks": {}, "_carried": None}
 
     def at(self, places: Numbers) -> tuple[Numbers, Numbers]:
-        """(set, its draws before this one) at each of these places."""
+        """Look up (set, its draws before this one) at each place."""
         sets, before = np.zeros_like(places), np.array(places)
         if len(self.weights) == 1:
             return sets, before
@@ -129,7 +129,7 @@ class EvenDraw:
         return chunk
 
     def _compute_chunk(self, number: int) -> _DrawChunk:
-        """By earliest deadline, from the state before the chunk's first place."""
+        """Draw a chunk by earliest deadline, from the state before its first place."""
         at, begin = divmod(number * _CHUNK, 1 << self._bits)
         block = self._block(at)
         made = None
@@ -147,7 +147,7 @@ class EvenDraw:
         return _DrawChunk(sets, block.start.made[sets] + made[sets] + earlier)
 
     def _pending_draws(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
-        """(first place, key) of the draws after those `made` whose windows begin before `end`."""
+        """Compute (first place, key) of the draws after those `made` whose windows begin before `end`."""
         start = block.start
         begun_draws = (end * self.weights + start.due - 1) // _UNIT + 1
         upto = np.minimum(begun_draws - start.ahead, block.draws)
@@ -155,25 +155,26 @@ class EvenDraw:
         return self._release_positions(start, sets, numbers), self._keys(start, sets, numbers)
 
     def _release_positions(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
-        """The first place of draws, in places of the block; `numbers`: draws of the set in the block before each."""
+        """Compute the first place of draws, in places of the block; `numbers`: draws of the set in the block before
+        each."""
         units = (start.ahead[sets] + numbers) * _UNIT
         position: Numbers = np.maximum(0, (units - start.due[sets]) // self.weights[sets])
         return position
 
     def _deadline_positions(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
-        """The last place of draws."""
+        """Compute the last place of draws."""
         units = (start.ahead[sets] + numbers + 1) * _UNIT
         position: Numbers = (units - start.due[sets] - 1) // self.weights[sets]
         return position
 
     def _keys(self, start: _DrawStart, sets: Numbers, numbers: Numbers) -> Numbers:
-        """Earlier deadlines first, by chance among equal ones; the set in the lowest bits."""
+        """Compute sort keys: earlier deadlines first, by chance among equal ones; the set in the lowest bits."""
         ends = np.minimum(self._deadline_positions(start, sets, numbers), (1 << self._bits) - 1)
         return _ordering_keys(ends, self._key, start.made[sets] + numbers, sets)
 
     def _draws_before(self, block: _DrawBlock, position: int) -> Numbers:
-        """Draws of each set in the block before a place of it: those that are due, and of the others that could be
-        made by then those with the earliest deadlines."""
+        """Count the draws of each set in the block before a place of it: those that are due, and of the others that
+        could be made by then those with the earliest deadlines."""
         start = block.start
         due: Numbers = np.clip((position * self.weights + start.due) // _UNIT - start.ahead, 0, block.draws)
         free = position - int(due.sum())
@@ -204,7 +205,7 @@ class EvenDraw:
         return start
 
     def _compute_start(self, position: int) -> _DrawStart:
-        """The state before a block's first place; see above."""
+        """Compute the state before a block's first place; see above."""
         exact = [position * weight for weight in self.weights.tolist()]
         made = np.array([product >> _UNIT_BITS for product in exact], np.int64)
         due = np.array([product & (_UNIT - 1) for product in exact], np.int64)
@@ -233,7 +234,7 @@ class EvenDraw:
 
 
 def _integer_weights(shares: Sequence[float]) -> Numbers:
-    """Shares as whole numbers that sum to _ONE: the largest remainders are rounded up."""
+    """Turn shares into whole numbers that sum to _ONE: the largest remainders are rounded up."""
     if not shares or not all(0 < share < math.inf for share in shares):
         raise ValueError(f"the shares {list(shares)[:8]}: one share above 0 for each set")
     exact = [Fraction(share) for share in shares]
@@ -253,7 +254,7 @@ def _integer_weights(shares: Sequence[float]) -> Numbers:
 
 
 def _ordering_keys(ends: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:
-    """Keys that order draws by their last place, then by chance."""
+    """Compute keys that order draws by their last place, then by chance."""
     chance = (mix_keys(key, (numbers << _SET_BITS) + sets) >> np.uint64(64 - _CHANCE_BITS)).astype(np.int64)
     keys: Numbers = (((ends << _CHANCE_BITS) | chance) << _SET_BITS) | sets
     return keys

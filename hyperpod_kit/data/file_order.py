@@ -102,7 +102,7 @@ class FileOrder:
         return int(files[int(np.searchsorted(ends, inside, side="right"))])
 
     def _files(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """The files in an epoch's order, and where each of them ends."""
+        """Return the files in an epoch's order, and where each of them ends."""
         if self._cached_epoch is None or self._cached_epoch[0] != epoch:
             files = np.arange(len(self._firsts), dtype=np.int64)
             if self._seed is not None:

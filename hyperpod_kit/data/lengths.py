@@ -113,7 +113,7 @@ def _load_counts(path: str, samples: int) -> npt.NDArray[np.uint32]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[str]:
-    """Where counts are kept as they come, of this process alone: another one that counts the same waits here. On a file
+    """Lock the file in which counts are kept as they come: another process that counts the same waits here. On a file
     system without locks each counts by itself."""
     parts = path + ".parts"
     handle = by_descriptor.open_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -135,7 +135,7 @@ def _count_all(
     processes: int,
     progress: Callable[[int, int], None],
 ) -> npt.NDArray[np.uint32]:
-    """All counts. `parts` has those of an earlier run, from the first sample on, without a gap."""
+    """Count all samples. `parts` has those of an earlier run, from the first sample on, without a gap."""
     samples = initializer_arguments[0].index.samples
     with by_descriptor.stream(parts, "a+b") as stream:
         stream.seek(0)

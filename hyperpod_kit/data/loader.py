@@ -43,14 +43,14 @@ _WORD = (1 << 64) - 1
 
 
 def _rank_of_process_group() -> tuple[int, int]:
-    """(rank, ranks) of torch.distributed; a single one without."""
+    """Return (rank, ranks) of torch.distributed, (0, 1) without it."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1
 
 
 class HeldBatch(NamedTuple):
-    """What a loop has in hand and nobody has said yet that it is trained on."""
+    """The batch that a loop holds and that nobody has reported as trained on."""
 
     batch: RankBatch
     bad: tuple[tuple[int, str], ...]
@@ -322,7 +322,7 @@ class ElasticLoader(DataLoader[Any]):
         self._move_to(epoch * self._elastic.course.samples)
 
     def _start_iterator(self, *, anew: bool) -> Iterator[Any]:
-        """torch's iterator over what the trainer has not received."""
+        """Make torch's iterator over what the trainer has not received."""
         if anew:
             self._iterator = None
         if self._seeds is not None:
@@ -368,14 +368,14 @@ class ElasticLoader(DataLoader[Any]):
         self._move_to(position)
 
     def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
-        """The order in which a position goes on: one that was given, or the position's own."""
+        """Choose the order in which a position goes on: one that was given, or the position's own."""
         if not self._elastic.may_change:
             return self._elastic.order
         order: SampleOrder = order_of_state(state, self._elastic.order)
         return order
 
     def _replace_order(self, order: SampleOrder) -> None:
-        """Another order of the same samples, until another position is loaded."""
+        """Take another order of the same samples, until another position is loaded."""
         if order == self._elastic.order:
             return
         self._elastic.take(order)
@@ -384,7 +384,7 @@ class ElasticLoader(DataLoader[Any]):
             self._ledger.update_head(self._identity(order))
 
     def _announce_block(self) -> None:
-        """To a data set that reads a block of the order at once."""
+        """Tell the data set, where it reads a block at once, how large the order's are."""
         read_by = getattr(self.dataset, "read_by", None)
         if read_by is not None and isinstance(self._elastic.order, ShuffledOrder):
             read_by(self._elastic.order.block)
@@ -432,7 +432,7 @@ class ElasticLoader(DataLoader[Any]):
             self._move_to((self.epoch + 1) * self._elastic.course.samples)
 
     def _receive(self) -> Iterator[tuple[Any, HeldBatch]]:
-        """Batches from the position to the end of its epoch."""
+        """Yield batches from the position to the end of its epoch."""
         expected = self._elastic.batches(self.position)
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
@@ -452,8 +452,10 @@ class ElasticLoader(DataLoader[Any]):
             first = False
 
     def _on_loop_end(self) -> None:
-        """The loop has ended: what it held and nobody said to be trained on comes again. Behind the last batch of an
-        epoch nothing can be asked for, so it counts, unless it was all that the loop had."""
+        """Settle a loop that has ended: what it held and nobody reported as trained on comes again.
+
+        Behind the last batch of an epoch nothing can be asked for, so it counts, unless it was all that the loop had.
+        """
         batch = self._loop.held_batch
         if batch is None:
             return

@@ -30,7 +30,7 @@ class GuardedBatches:
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """For as long as torch makes its iterator."""
+        """Allow iteration for as long as torch makes its iterator."""
         self._open = True
         try:
             yield
@@ -71,7 +71,7 @@ class EpochSetter(DistributedSampler[Any]):
         self._position = loader.position
 
     def reset(self) -> None:
-        """The position was set: the next epoch that is named is the one it is in."""
+        """Note that the position was set: the next epoch that is named is the one it is in."""
         self._named_epoch = None
 
     def __len__(self) -> int:

@@ -30,12 +30,15 @@ _CODES: dict[int, Any] = {4: np.int32, 8: np.uint16}
 
 
 def type_for(vocabulary: int) -> Any:
-    """As Megatron chooses it: 16 bits where every token fits."""
+    """Choose the type of tokens as Megatron does: 16 bits where every token fits."""
     return np.uint16 if vocabulary < 65_500 else np.int32
 
 
 def write_documents(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> tuple[int, int]:
-    """Write the documents; (documents, tokens). The index takes its place last: until then there is no data set."""
+    """Write the documents; returns (documents, tokens).
+
+    The index takes its place last: until then there is no data set.
+    """
     kind = np.dtype(type_for(vocabulary))
     lengths: list[int] = []
     with atomic_file.replacing(f"{prefix}.bin", durable=True) as stream:

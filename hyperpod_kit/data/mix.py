@@ -108,7 +108,7 @@ class MixOrder:
         return samples
 
     def _samples_of_set(self, number: int, places: Numbers) -> Numbers:
-        """The mix's numbers of the samples at places of one set, which go on over its epochs."""
+        """Compute the mix's numbers of the samples at places of one set, which go on over its epochs."""
         order = self._orders[number]
         epochs = places // order.samples
         inside = np.empty_like(places)
@@ -189,14 +189,14 @@ class MixDataset:
 
 
 def data_digest(dataset: Any) -> str:
-    """What says which data a data set has: of an index its digest, "" where nothing does."""
+    """Identify the data of a data set: by its index's digest, "" where it has none."""
     if isinstance(dataset, MixDataset):
         return dataset.digest
     return str(getattr(getattr(dataset, "index", None), "data", ""))
 
 
 def _warn_of_same(datasets: Mapping[str, Any]) -> None:
-    """One set under two names has both shares, and with one seed the same samples come twice in a row."""
+    """Warn of one set under two names: it has both shares, and with one seed the same samples come twice in a row."""
     name_of_data: dict[str, str] = {}
     for name, dataset in datasets.items():
         key = data_digest(dataset) or str(id(dataset))

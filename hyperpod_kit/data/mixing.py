@@ -45,7 +45,7 @@ class Mixing(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of a uniform shuffle's."""
+        """Its share of a uniform shuffle's figure."""
         return self.parts / self.uniform
 
 
@@ -58,7 +58,7 @@ class SortedBy(NamedTuple):
 
 
 def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
-    """The figure of an order, from batches all over its first epoch."""
+    """Measure how an order mixes, from batches all over its first epoch."""
     samples = order.samples
     size = min(batch, samples)
     parts = min(PARTS, samples)
@@ -71,7 +71,7 @@ def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
 
 
 def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
-    """The values that neighbours of the data share and others do not: fields of records, directories of files.
+    """Find the values that neighbours of the data share and others do not: fields of records, directories of files.
 
     Reads a few hundred samples. None where the format reads more than a sample for a sample. Raises DataError, OSError.
     """
@@ -93,7 +93,7 @@ def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
 
 
 def _values_of(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
-    """Of each sample, by name, what data may be sorted by."""
+    """Read the values by which data may be sorted, of each sample, by name."""
     files, _, _ = dataset.index.where(numbers)
     folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
     is_whole = set(dataset.index.formats) == {"whole"}  # a sample may be large, and is bytes

@@ -111,7 +111,7 @@ class EpochFacts:
 
 
 class _OrderCache:
-    """What was worked out last. Another process works it out itself."""
+    """The blocks computed last. Another process computes its own."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, EpochFacts] | None = None
@@ -214,11 +214,11 @@ class ShuffledOrder:
         return WeightBuckets(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
     def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
-        """The blocks at (group, lane)."""
+        """Compute the blocks at (group, lane)."""
         return permute(groups * self.lanes + lanes, epoch.blocks, epoch.key)
 
     def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
-        """(group, lane) of the last block."""
+        """Compute (group, lane) of the last block."""
         return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
     def _epoch(self, number: int) -> EpochFacts:
@@ -234,7 +234,7 @@ class ShuffledOrder:
         return self._kept.epoch[1]
 
     def _places(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
-        """(lane, offset in its block) of places in these groups."""
+        """Compute (lane, offset in its block) of places in these groups."""
         inside = shifted - groups * (self.lanes * self.block)
         width = np.minimum(self.lanes, epoch.blocks - groups * self.lanes)
         offsets, lanes = np.divmod(inside, width)
@@ -248,7 +248,7 @@ class ShuffledOrder:
         return lanes, offsets
 
     def _samples_one_by_one(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
-        """The samples at places that are far from each other."""
+        """Compute the samples at places that are far from each other."""
         lanes, offsets = self._places(epoch, shifted, groups)
         block = self._blocks(epoch, groups, lanes)
         keys = mix_keys(mix_key(epoch.key, 1), block)
@@ -259,7 +259,7 @@ class ShuffledOrder:
         return block * self.block + permuted_offsets
 
     def _group(self, number: int, group: int) -> BlockGroup:
-        """The blocks that are read side by side, kept while they are read."""
+        """Return the blocks that are read side by side, kept while they are read."""
         block_group = self._kept.groups.get((number, group))
         if block_group is None:
             epoch = self._epoch(number)

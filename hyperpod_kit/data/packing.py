@@ -158,7 +158,7 @@ class PackedDataset:
         return windows
 
     def _document_begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
-        """Where each document of a window begins in it, and the window's end."""
+        """Compute where each document of a window begins in it, and the window's end."""
         ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
         return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
 
@@ -166,7 +166,7 @@ class PackedDataset:
         return {**self.__dict__, "_epochs": OrderedDict(), "_sections": OrderedDict(), "_encoded": OrderedDict()}
 
     def _documents(self, number: int) -> tuple[list[int], int]:
-        """The documents of a window, and how many tokens of the first one are in earlier windows."""
+        """Find the documents of a window, and how many tokens of the first one are in earlier windows."""
         epoch, inside = divmod(number, len(self))
         begin = inside * self._window
         end = begin + self._window
@@ -188,13 +188,13 @@ class PackedDataset:
             section += 1
 
     def _tokens_before(self, epoch: int, section: int) -> int:
-        """Tokens of an epoch before a section."""
+        """Count the tokens of an epoch before a bucket."""
         if not section:
             return 0
         return int(self._epoch(epoch).weights[section - 1])
 
     def _epoch(self, epoch: int) -> WeightBuckets:
-        """How many documents and tokens there are up to the end of each section of an epoch."""
+        """Sum documents and tokens up to the end of each bucket of an epoch."""
         sections = self._epochs.get(epoch)
         if sections is None:
             sections = self._epochs[epoch] = buckets_of(self._order, epoch, self._lengths)
@@ -203,7 +203,7 @@ class PackedDataset:
         return sections
 
     def _section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
-        """The documents of a section in their order, and where each of them ends among the epoch's tokens."""
+        """Order the documents of a bucket, with where each of them ends among the epoch's tokens."""
         documents_and_ends = self._sections.get((epoch, section))
         if documents_and_ends is None:
             ends = self._epoch(epoch).positions

@@ -15,7 +15,7 @@ from hyperpod_kit.data.bijection import Numbers
 
 
 class Last(enum.Enum):
-    """What becomes of the samples at an epoch's end that do not fill a step of all ranks.
+    """What happens to the samples at an epoch's end that do not fill a step of all ranks.
 
     `DROP`: they are left out of this epoch. `PAD`: the step is filled up with samples from the epoch's beginning, which
     count as fillers. `REPEAT`: the step is filled up with the first samples of the next epoch, which then begins behind
@@ -55,18 +55,18 @@ class Course:
     last: Last
 
     def epoch(self, position: int) -> int:
-        """The epoch that a position lies in, from 0."""
+        """Return the epoch that a position lies in, from 0."""
         return position // self.samples
 
     def steps_left(self, position: int, group: int) -> int:
-        """Steps of `group` samples from `position` to the end of its epoch."""
+        """Count the steps of `group` samples from `position` to the end of its epoch."""
         remaining = self.samples - position % self.samples
         if self.last is Last.DROP:
             return remaining // group
         return -(-remaining // group)
 
     def step(self, position: int, group: int) -> DataStep | None:
-        """The step at a position; None where what is left of the epoch is no step."""
+        """Compute the step at a position; None where what is left of the epoch is no step."""
         remaining = self.samples - position % self.samples
         end = position + remaining
         if remaining >= group:
@@ -85,13 +85,13 @@ class Course:
         return self.epoch(step.after) > self.epoch(step.begin)
 
     def places(self, step: DataStep, rank: int, ranks: int) -> Numbers:
-        """The positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in the
-        order each rank stays in its own."""
+        """List the positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in
+        the order each rank stays in its own."""
         offsets = np.arange(rank, step.real + step.fillers, ranks, dtype=np.int64)
         real = offsets < step.real
         begin_of_epoch = step.begin - step.begin % self.samples
         return np.where(real, step.begin + offsets, begin_of_epoch + (offsets - step.real) % self.samples)
 
     def fillers(self, step: DataStep, rank: int, ranks: int) -> int:
-        """How many of them are fillers."""
+        """Count the fillers among them."""
         return len(range(rank, step.real + step.fillers, ranks)) - len(range(rank, step.real, ranks))

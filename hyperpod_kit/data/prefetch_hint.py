@@ -15,7 +15,7 @@ _MAX_SAMPLES = 8192
 
 
 class ComingSamples:
-    """Tells `dataset.ahead(numbers)` of what comes after a batch: one to two portions of up to 16 MiB each.
+    """Calls `dataset.ahead(numbers)` with what comes after a batch: one to two portions of up to 16 MiB each.
 
     Nothing is told with the first batch: a start reads what it needs and nothing else.
     """
@@ -29,7 +29,7 @@ class ComingSamples:
         self._received = self._announced = 0
 
     def received(self) -> None:
-        """The trainer has one batch more."""
+        """Note that the trainer has one batch more."""
         self._received += self._batch_size
         if self._received == self._batch_size:
             return

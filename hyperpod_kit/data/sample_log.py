@@ -23,7 +23,7 @@ _LAUNCH_VARIABLES = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_
 
 
 def launch_of_environment() -> str | None:
-    """What tells this launch from others, the same on all of its ranks; None where nothing does."""
+    """Identify this launch, the same on all of its ranks; None where nothing does."""
     values = [
         f"{os.environ[name]}" for name in (*_LAUNCH_VARIABLES, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)
     ]
@@ -49,11 +49,11 @@ class SampleLog:
         self._segment = 0
 
     def update_head(self, meant: dict[str, Any]) -> None:
-        """From the next `begin` on the positions are in this order."""
+        """Set the order that positions are in from the next `begin` on."""
         self._head.update(meant)
 
     def begin(self, position: int) -> None:
-        """From here on: at the start, and wherever the position has jumped."""
+        """Begin a segment: at the start, and wherever the position has jumped."""
         if self._handle is None:
             self._handle = by_descriptor.open_file(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
@@ -62,7 +62,7 @@ class SampleLog:
         self._segment += 1
 
     def received(self, step: DataStep, samples: Sequence[int], bad: Sequence[int] = ()) -> None:
-        """What the trainer is handed now. `bad`: those of the samples that are bad records and were passed over."""
+        """Log what the trainer receives now. `bad`: those of the samples that are bad records and were passed over."""
         line: dict[str, Any] = {"p": step.begin, "n": step.real, "f": step.fillers, "i": list(samples)}
         if bad:
             line["b"] = list(bad)

@@ -141,7 +141,7 @@ def check(folder: str | os.PathLike[str]) -> SampleLogReport:
 
 
 def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
-    """How the data is gone through, and in which order, in words. Raises DataError."""
+    """Read how the data is gone through, and describe its order. Raises DataError."""
     if len(meant) > 1:
         orders = clean(sorted(meant), 1000)
         raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
@@ -152,7 +152,8 @@ def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Cour
 
 
 def _part_of(step: DataStep, rank: int, ranks: int) -> int:
-    """How many samples a rank takes of a step, which are counted before they are listed; 0 of a step that is none."""
+    """Count the samples that a rank takes of a step, which are counted before they are listed; 0 of a step that is
+    none."""
     counts = (rank, step.begin, step.real, step.fillers, ranks)
     if rank >= ranks or not all(0 <= count < _MAX_COUNT for count in counts):
         return 0
@@ -160,7 +161,7 @@ def _part_of(step: DataStep, rank: int, ranks: int) -> int:
 
 
 def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_out: int) -> EpochReport:
-    """Of what was received in an epoch, in any order."""
+    """Report on what was received in an epoch, in any order."""
     received_once, counts = np.unique(received, return_counts=True)
     missing: list[int] = []
     if complete:
@@ -181,7 +182,7 @@ def _read_directory(
     meant: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
-    """Every rank's file of every launch."""
+    """Read every rank's file of every launch."""
     if not os.path.isdir(folder):
         return
     for path in sorted(Path(folder).glob("*.jsonl")):
@@ -194,7 +195,7 @@ def _read(
     meant: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
-    """One rank's file of one launch."""
+    """Read one rank's file of one launch."""
     segment: SampleLogSegment | None = None
     rank = 0
     for number, text in enumerate(_lines(path), start=1):
@@ -226,7 +227,7 @@ def _read(
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Raises DataError for what is no file, or has a line without end."""
+    """Yield the lines of a file. Raises DataError for what is no file, or has a line without end."""
     with open_regular(path) as stream:
         while True:
             line = stream.readline(parse.LARGEST + 1)
@@ -239,7 +240,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _add_step(segment: SampleLogSegment, rank: int, line: dict[str, Any], path: Path, problems: list[str]) -> None:
-    """Raises ValueError, KeyError, TypeError, OverflowError."""
+    """Add a logged step to its segment. Raises ValueError, KeyError, TypeError, OverflowError."""
     step = DataStep(int(line["p"]), int(line["n"]), int(line["f"]), 0)
     received = [int(sample) for sample in line["i"]]
     bad = {int(sample) for sample in line.get("b", ())}

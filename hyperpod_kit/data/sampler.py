@@ -20,7 +20,7 @@ _MAX_CACHED = 8
 
 
 class RankBatch(NamedTuple):
-    """What one rank receives at one step: the samples' numbers, how many at the end are fillers, and the step."""
+    """A rank's batch of one step: the samples' numbers, how many at the end are fillers, and the step."""
 
     samples: Numbers
     fillers: int
@@ -62,13 +62,13 @@ class ElasticBatchSampler:
             )
 
     def take(self, order: SampleOrder) -> None:
-        """Another order of as many samples."""
+        """Take another order of as many samples."""
         self.order = order
         self._cached.clear()
 
     @property
     def group(self) -> int:
-        """Samples of a step of all ranks."""
+        """How many samples a step of all ranks has."""
         return self.batch_size * self.ranks
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class ElasticBatchSampler:
             yield batch.samples.tolist()
 
     def batches(self, position: int) -> Iterator[RankBatch]:
-        """This rank's batches from a position to the end of its epoch."""
+        """Yield this rank's batches from a position to the end of its epoch."""
         end = self.course.epoch(position) + 1
         while self.course.epoch(position) < end:
             some = self._next_batches(position)
@@ -95,7 +95,10 @@ class ElasticBatchSampler:
             position = some[-1].step.after
 
     def _next_batches(self, position: int) -> list[RankBatch]:
-        """The next batches. They are asked for twice, by torch for its workers and by who counts what was received."""
+        """Compute the next batches.
+
+        They are asked for twice, by torch for its workers and by who counts what was received.
+        """
         batches = self._cached.get(position)
         if batches is None:
             batches = self._cached[position] = self._compute_batches(position)

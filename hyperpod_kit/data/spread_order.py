@@ -67,7 +67,7 @@ class SpreadOrder(ShuffledOrder):
         return self._of_stretch(epoch.key, epoch.blocks, stretches, groups)
 
     def _of_stretch(self, key: int, blocks: int, stretches: Numbers, groups: Numbers) -> Numbers:
-        """The blocks that groups have of stretches."""
+        """Compute the blocks that groups have of stretches."""
         begins = stretches * blocks // self.lanes
         counts = (stretches + 1) * blocks // self.lanes - begins
         keys = mix_keys(mix_key(key, _OF_STRETCH), stretches)
@@ -79,7 +79,7 @@ class SpreadOrder(ShuffledOrder):
         return blocks_of_groups
 
     def _longer(self, blocks: int) -> Numbers:
-        """The stretches that have one block more."""
+        """Compute the stretches that have one block more."""
         begins = np.arange(self.lanes + 1) * blocks // self.lanes
         return np.flatnonzero(np.diff(begins) > blocks // self.lanes)
 

@@ -21,6 +21,6 @@ class _ExitHook:
 
 
 def install_exit_hook() -> None:
-    """From here on, for this process. Once is enough; a hook that is set later takes its place."""
+    """Install the hook for this process. Once is enough; a hook that is set later takes its place."""
     if not isinstance(sys.excepthook, _ExitHook):
         sys.excepthook = _ExitHook()

@@ -150,11 +150,11 @@ class TrainerLoader(ElasticLoader):
 
     @property
     def steps(self) -> int:
-        """Steps of the optimizer in an epoch."""
+        """Count the optimizer's steps in an epoch."""
         return super().__len__()
 
     def described(self) -> dict[str, Any]:
-        """The position for a checkpoint, with what the Trainer's own count of steps depends on."""
+        """Describe the position for a checkpoint, with what the Trainer's own count of steps depends on."""
         return {**self.state_dict(), "samples_of_a_step": self.samples_of_a_step}
 
     def resume_at(self, state: dict[str, Any]) -> None:
@@ -169,7 +169,7 @@ class TrainerLoader(ElasticLoader):
 
     @property
     def samples_of_a_step(self) -> int:
-        """On all ranks."""
+        """Count the samples of a step on all ranks."""
         return self._elastic.group
 
     def __len__(self) -> int:
@@ -192,8 +192,11 @@ class StepBatches:
 
 
 def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest `checkpoint-N` in a directory that is whole: `trainer.train(resume_from_checkpoint=…)` of it, or None
-    at the first start. What a kill left half-written is passed over."""
+    """Find the newest `checkpoint-N` in a directory that is whole: `trainer.train(resume_from_checkpoint=…)` of it, or
+    None at the first start.
+
+    What a kill left half-written is passed over.
+    """
     checkpoints = sorted(
         (
             (int(match[1]), path)
@@ -213,7 +216,7 @@ def newest_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 
 
 def position_in(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
-    """The position that a Trainer's checkpoint holds. Raises CheckpointError."""
+    """Read the position that a Trainer's checkpoint holds. Raises CheckpointError."""
     path = Path(checkpoint, _STATE_FILE)
     try:
         state = parse.json_object(files.read_given(str(path), _MAX_STATE_BYTES), _MAX_STATE_BYTES)

@@ -52,14 +52,16 @@ class WorkerStart:
 
 
 class StartBatches(Protocol):
-    """Gives what the trainer has not received, from the position on; `anew`: by other workers than before."""
+    """Starts an iterator over what the trainer has not received, from the position on; `anew`: by other workers than
+    before."""
 
     def __call__(self, *, anew: bool) -> Iterator[Any]: ...
 
 
 def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterator[Any]:
-    """The batches of `start`. `keep`: workers stay for the next epoch. `stuck`: seconds without a batch after which
-    they are replaced.
+    """Yield the batches of `start`.
+
+    `keep`: workers stay for the next epoch. `stuck`: seconds without a batch after which they are replaced.
 
     Raises what the data set raises, DataUnavailable when workers die or stand still again and again.
     """
@@ -100,7 +102,7 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
 
 
 def _next_batch(batches: Iterator[Any], stuck: float) -> Any:
-    """The next batch, waited for as long as workers live, `stuck` seconds at most."""
+    """Wait for the next batch as long as workers live, `stuck` seconds at most."""
     started_at = time.monotonic()
     while True:
         try:
@@ -111,8 +113,10 @@ def _next_batch(batches: Iterator[Any], stuck: float) -> Any:
 
 
 def _disable_signal_handler(batches: Any) -> None:
-    """A worker's death is seen when its batch is waited for. torch's handler of SIGCHLD would raise in the middle of
-    whatever the trainer does; it looks at the processes of this list only."""
+    """Remove the workers from the processes that torch's handler of SIGCHLD looks at.
+
+    It would raise in the middle of whatever the trainer does. A worker's death is seen when its batch is waited for.
+    """
     with contextlib.suppress(ImportError, AttributeError):
         signal_handling: Any = import_module("torch.utils.data._utils.signal_handling")
         if getattr(batches, "_worker_pids_set", False):
@@ -132,7 +136,7 @@ def _is_worker_failure(err: Exception, batches: Any) -> bool:
 
 
 def _end_together(batches: Any) -> None:
-    """From here on, when one worker dies the others are ended too.
+    """Have the other workers end when one dies.
 
     They send by one pipe. A worker that is killed may leave half a message in it, or hold its lock, and who reads waits
     for the rest until the last one that may write is gone: so this process must not be one of those either.
@@ -174,7 +178,7 @@ def _replace_done_event(iterator: Any) -> None:
 
 
 def _stop_iterator(batches: Any) -> None:
-    """Let go of an iterator; workers that were stopped or hang would keep it waiting."""
+    """Stop an iterator; workers that were stopped or hang would keep it waiting."""
     iterator: Any = batches
     _kill_workers(getattr(iterator, "_workers", ()))
     _replace_done_event(iterator)
@@ -183,7 +187,7 @@ def _stop_iterator(batches: Any) -> None:
 
 
 def _without_stack_trace(err: HyperpodKitError) -> HyperpodKitError:
-    """The error as the worker raised it, without the stack trace that torch writes into its message."""
+    """Return the error as the worker raised it, without the stack trace that torch writes into its message."""
     name = f"{type(err).__name__}: "
     if not isinstance(err, DataError) or "Caught " not in err.message or name not in err.message:
         return err

@@ -10,7 +10,7 @@ from hyperpod_kit.untrusted.closed import closed_directory
 
 
 def connect(path: Path, *, timeout: float) -> sqlite3.Connection:
-    """The database at `path`, made when it is not there, each statement its own transaction.
+    """Open the database at `path`, made when it is not there; each statement is its own transaction.
 
     Raises UntrustedPlace when others may write to its directory or have laid a link on the way to it, sqlite3.Error,
     OSError.

@@ -1,4 +1,7 @@
-"""The pages of docs/design/packages: each package has one, none is long, and what they name is there."""
+"""The pages of docs/design/packages: each package has one, none is long, and what they name is there.
+
+So is what CONTRIBUTING.md's "Where do I add" names; its paths are checked in test_links.py.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import ast
 import functools
 import re
 from pathlib import Path
-from typing import Iterator, List, Set
+from typing import Iterator, List, Set, Tuple
 
 import pytest
 
 from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT, modules
 
 PAGES = CHECKOUT / "docs/design/packages"
+WALKS = (CHECKOUT / "CONTRIBUTING.md").read_text().partition("## Where do I add")[2]
 MOST_LINES = 150
 
 COVERS = re.compile(r"^Covers (.*?)\.$", re.M | re.S)
@@ -25,26 +29,14 @@ NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
 """Of a name that a reader fills in, as in `model/mounts/NAME.py`."""
 
-UNWRITTEN: Set[str] = {
-    "aws",
-    "bundle",
-    "checkpoint",
-    "cli",
-    "cluster",
-    "config",
-    "hyperpod_lab",
-    "hyperpod_rehearsal",
-    "infra",
-    "job",
-    "rehearsal",
-}
-"""Packages that have no page yet. The list only becomes shorter."""
+APART = {"checkpoint.agent", "checkpoint.repository"}
+"""Packages below another one that have pages of their own."""
 
 
 def packages() -> Set[str]:
-    """The packages and modules right below hyperpod_kit, and the other distributions."""
+    """The packages and modules right below hyperpod_kit, those with pages of their own, and the other distributions."""
     entries = [path for path in PACKAGES[PRODUCT].iterdir() if is_package(path) or path.suffix == ".py"]
-    return {path.stem for path in entries if path.stem != "__init__"} | (PACKAGES.keys() - {PRODUCT})
+    return {path.stem for path in entries if path.stem != "__init__"} | APART | (PACKAGES.keys() - {PRODUCT})
 
 
 def is_package(path: Path) -> bool:
@@ -67,7 +59,7 @@ def bases(page: Path) -> List[Path]:
     """The directories that a path on a page may begin in."""
     directories = [CHECKOUT, PACKAGES[PRODUCT]]
     for name in sorted(covered(page)):
-        directories.append(PACKAGES.get(name, PACKAGES[PRODUCT] / name))
+        directories.append(PACKAGES.get(name, PACKAGES[PRODUCT] / name.replace(".", "/")))
     return directories
 
 
@@ -123,9 +115,7 @@ def definitions(module: Path) -> Set[str]:
 def test_each_package_has_a_page() -> None:
     written = [name for page in pages() for name in covered(page)]
     assert len(written) == len(set(written)), "a package is on two pages"
-    assert set(written) <= packages()
-    assert packages() - set(written) <= UNWRITTEN
-    assert UNWRITTEN & set(written) == set(), "take it off UNWRITTEN"
+    assert set(written) == packages()
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -144,6 +134,33 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 def test_each_name_on_a_page_stands_in_the_code(page: Path) -> None:
     names = filter(looks_like_a_name, QUOTED.findall(page.read_text()))
     assert [name for name in names if not words_of_sources().issuperset(name.split("."))] == []
+
+
+WALKED_ROW = re.compile(r"(?m)^\| `([^`]+)`[^|]*\| (.*) \|$")
+WALKED_NAME = re.compile(r"`(\w+)`(?: in | of | \()`([^`/]+/[^`]+)`")
+"""A name with the file that has it behind it: "`CLIENTS` in `model/clients.py`"."""
+
+
+def walked_names() -> List[Tuple[str, str]]:
+    """Each name of code that the walks give, with the file that has it."""
+    pairs = [(path, name) for name, path in WALKED_NAME.findall(WALKS)]
+    for path, text in WALKED_ROW.findall(WALKS):
+        own = WALKED_NAME.sub("", text)
+        quoted = [words for words in QUOTED.findall(own) if re.fullmatch(r"\w+(?: = \w+)?", words)]
+        pairs += [(path, name) for words in quoted for name in re.findall(r"\w*[A-Z_]\w*", words)]
+    return pairs
+
+
+def text_of(path: str) -> str:
+    """What a file of a walk says; of a path that a reader fills in, what all files there say."""
+    pattern = PLACEHOLDER.sub("*", path)
+    files = [file for base in (PACKAGES[PRODUCT], CHECKOUT) for file in sorted(base.glob(pattern))]
+    return "\n".join(file.read_text() for file in files)
+
+
+def test_the_walks_of_contributing_name_what_is_there() -> None:
+    assert len(walked_names()) > 12
+    assert [pair for pair in walked_names() if not re.search(rf"\b{pair[1]}\b", text_of(pair[0]))] == []
 
 
 @pytest.mark.parametrize(

@@ -69,16 +69,7 @@ class ChunkForwarder:
         return [share.chunk]
 
     def _exchange_ranges(self, part: Sequence[Share], chunks: Mapping[Chunk, memoryview]) -> list[Chunk]:
-        me = self._ranks.rank
-        needs: dict[int, list[tuple[Chunk, Ranges]]] = {}  # owner -> what this rank wants of it
-        requested_chunks: dict[int, list[Chunk]] = {}  # rank -> what it will request here
-        for share in part:
-            if share.owner == me:
-                for rank in (rank for rank in share.ranks if rank != me):
-                    requested_chunks.setdefault(rank, []).append(share.chunk)
-            elif me in share.ranks:
-                ranges = self._requests.requested_ranges(share.chunk[0], *self._bounds(share.chunk))
-                needs.setdefault(share.owner, []).append((share.chunk, ranges))
+        needs, requested_chunks = self._plan_exchange(part)
         requested_ranges = self._exchange_requests(needs, requested_chunks)
         incoming = {
             owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in requests]
@@ -97,6 +88,23 @@ class ChunkForwarder:
                 if not self._unpack(chunk[0], ranges, view_of(data)):
                     corrupt.append(chunk)
         return corrupt
+
+    def _plan_exchange(
+        self, part: Sequence[Share]
+    ) -> tuple[dict[int, list[tuple[Chunk, Ranges]]], dict[int, list[Chunk]]]:
+        """(owner -> what this rank wants of it, rank -> the chunks of which it will request parts here)."""
+        local = self._ranks.rank
+        needs: dict[int, list[tuple[Chunk, Ranges]]] = {}
+        requested_chunks: dict[int, list[Chunk]] = {}
+        for share in part:
+            if share.owner == local:
+                for rank in share.ranks:
+                    if rank != local:
+                        requested_chunks.setdefault(rank, []).append(share.chunk)
+            elif local in share.ranks:
+                ranges = self._requests.requested_ranges(share.chunk[0], *self._bounds(share.chunk))
+                needs.setdefault(share.owner, []).append((share.chunk, ranges))
+        return needs, requested_chunks
 
     def _exchange_requests(
         self, needs: Mapping[int, list[tuple[Chunk, Ranges]]], requested_chunks: Mapping[int, list[Chunk]]

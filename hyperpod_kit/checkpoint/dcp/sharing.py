@@ -72,12 +72,10 @@ def divide(
     `common`: chunks of which all ranks need a part alike. `cached[rank]`: what that rank has read already, needed or
     not.
     """
-    ranks_by_chunk: dict[Chunk, list[int]] = {chunk: [] for chunk in common}
-    is_shared = len(needs) > 1
-    common_chunks = {chunk for chunk in ranks_by_chunk if is_shared}
-    for rank, chunks in enumerate(needs):
-        for chunk in chunks:
-            ranks_by_chunk.setdefault(chunk, []).append(rank)
+    ranks_by_chunk = _ranks_by_chunk(needs, common)
+    common_chunks: set[Chunk] = set()
+    if len(needs) > 1:
+        common_chunks.update(common)
     reader_of = {chunk: rank for rank, chunks in enumerate(cached) for chunk in chunks}
     load = [0] * len(needs)
     alone: list[list[Chunk]] = [[] for _ in needs]
@@ -103,6 +101,15 @@ def divide(
         load[owner] += 1
         shared.append(Share(chunk, owner, tuple(ranks_by_chunk[chunk]), chunk in common_chunks))
     return Work(tuple(map(tuple, alone)), tuple(sorted(shared)))
+
+
+def _ranks_by_chunk(needs: Sequence[Iterable[Chunk]], common: Collection[Chunk]) -> dict[Chunk, list[int]]:
+    """List the ranks that need a part of each chunk for themselves."""
+    ranks_by_chunk: dict[Chunk, list[int]] = {chunk: [] for chunk in common}
+    for rank, chunks in enumerate(needs):
+        for chunk in chunks:
+            ranks_by_chunk.setdefault(chunk, []).append(rank)
+    return ranks_by_chunk
 
 
 def divide_among_ranks(ranks: Ranks, requests: SliceRequests, chunk: int, cached: Iterable[Chunk] = ()) -> Work:

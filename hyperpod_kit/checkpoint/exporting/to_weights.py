@@ -58,8 +58,7 @@ def write(store: Store, checkpoint_id: str, to: str, path: Path, progress: Progr
             file = path / WEIGHTS
             if adapter_names:
                 file = path / "adapter_model.safetensors"
-            full_names = {short: name for name, short in names.items()}
-            if adapter_names:
+                full_names = {short: name for name, short in names.items()}
                 names = {full_names[short]: peft_name for short, peft_name in adapter_names.items()}
             _make_directory(path, pretrained["files"])
         counted = CountedBytes(body.total_bytes, progress)

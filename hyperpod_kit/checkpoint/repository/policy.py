@@ -113,7 +113,7 @@ class Latest(Policy):
         Returns:
             The names of those to keep.
         """
-        return {found.attempt for found in facts[: self.n]}
+        return {checkpoint.attempt for checkpoint in facts[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,9 @@ class EverySteps(Policy):
         Returns:
             The names of those to keep.
         """
-        return _first_of_each({found.attempt: found.step // self.n for found in line(facts) if found.step >= self.n})
+        return _first_of_each(
+            {checkpoint.attempt: checkpoint.step // self.n for checkpoint in line(facts) if checkpoint.step >= self.n}
+        )
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ class Pinned(Policy):
         Returns:
             The names of those to keep.
         """
-        return {found.attempt for found in facts if found.pinned}
+        return {checkpoint.attempt for checkpoint in facts if checkpoint.pinned}
 
 
 @dataclass(frozen=True)

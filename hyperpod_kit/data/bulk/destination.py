@@ -14,7 +14,7 @@ from hyperpod_kit.errors import DataUnavailable
 
 @contextlib.contextmanager
 def watch_mount(out: str, reply_timeout: float, on_lost: Callable[[DataUnavailable], object]) -> Iterator[None]:
-    """Ask the mount of `out` now, and again all through the block: `on_lost` is called, by a thread, with the error
+    """Probe the mount of `out` now and all through the block: a thread calls `on_lost` with the error
     when it gives no answer for `reply_timeout` seconds. A disk of the machine's own is not asked.
 
     Raises DataUnavailable when it is gone, or does not answer, from the beginning.

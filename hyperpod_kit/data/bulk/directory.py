@@ -96,4 +96,4 @@ class Directory:
 
 
 def _ignore_progress(count: int) -> None:
-    """Nobody is told."""
+    """Ignore progress."""

@@ -28,7 +28,10 @@ class EtagVerdict(enum.Enum):
 
 
 def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
-    """The verdict, and the MD5 of the whole file where it was taken. Raises OSError."""
+    """Compare a file with an ETag; return the verdict, and the MD5 of the whole file where it was computed.
+
+    Raises OSError.
+    """
     match = re.fullmatch(r'"?([0-9a-f]{32})(?:-(\d+))?"?', etag)
     if match is None:
         return EtagVerdict.SILENT, ""
@@ -50,7 +53,7 @@ def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
 
 
 def sizes_of_parts(size: int, parts: int) -> list[int]:
-    """Whole MiB in which a file may have been divided into so many parts, the usual ones first."""
+    """List the part sizes, in whole MiB, that give a file so many parts, the usual ones first."""
     smallest = -(-size // parts)
     largest = 5 << 40
     if parts > 1:
@@ -73,14 +76,14 @@ class _MultipartDigest:
         self._digest_of_parts = hashlib.md5(usedforsecurity=False)
 
     def update(self, data: bytes) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         if self._at == self._length:
             self._finish_part()
         self._part.update(data)
         self._at += len(data)
 
     def digest(self) -> str:
-        """Of all that was given; once."""
+        """Return the digest of all bytes added. May be called once."""
         self._finish_part()
         return self._digest_of_parts.hexdigest()
 

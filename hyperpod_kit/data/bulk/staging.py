@@ -14,7 +14,7 @@ WORK_DIRECTORY = ".hpk-stage"
 
 
 class StagedFile(NamedTuple):
-    """A file or an object of the source: its path below it, and what it is. `etag`: "" for a file."""
+    """A file or an object of the source, by its path below it. `etag`: "" for a file."""
 
     path: str
     size: int
@@ -23,34 +23,35 @@ class StagedFile(NamedTuple):
 
 
 class FetchedPart(NamedTuple):
-    """What an engine has brought, not yet in its place: the file's number in its group, and where it lies."""
+    """A file that an engine has fetched, not yet in its place: its number in its group, and where it lies."""
 
     number: int
     part: str
 
 
 class StageEngine(Protocol):
-    """Brings files. One group at a time."""
+    """Copies files from a source, one group at a time."""
 
     def files(self) -> Iterator[StagedFile]:
-        """All files of the source. Raises DataError, OSError."""
+        """List all files of the source. Raises DataError, OSError."""
 
     def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
-        """Each file of a group as `parts`/number, as soon as it is there whole. One that does not come is left out."""
+        """Fetch each file of a group to `parts`/number and yield it when it is whole; one that does not come is left
+        out."""
 
     def verify(self, file: StagedFile, part: str) -> bool:
-        """Whether the bytes are proved to be the source's; False where only the size can be compared.
+        """Whether the bytes are verified to be the source's; False where only the size can be compared.
 
         Raises ContentMismatch, OSError.
         """
 
     @property
     def last_error(self) -> str:
-        """Why the last file did not come."""
+        """Return why the last file did not come."""
 
 
 class ContentMismatch(Exception):
-    """What arrived is not what was asked for, and should be asked for again."""
+    """The bytes that arrived are not the source's and should be fetched again."""
 
 
 class FileList:
@@ -62,7 +63,7 @@ class FileList:
         self.bytes = 0
 
     def add(self, file: StagedFile) -> None:
-        """One more. Raises DataError for a path that leads out of the source."""
+        """Add a file. Raises DataError for a path that leads out of the source."""
         if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == WORK_DIRECTORY:
             raise DataError(f"{file.path!r} cannot be the path of a file below the destination")
         self._stream.write(json.dumps(file) + "\n")
@@ -70,7 +71,7 @@ class FileList:
         self.bytes += file.size
 
     def groups(self, most: int, size: int) -> Iterator[list[StagedFile]]:
-        """All of them, at most so many files and, but for a single one, so many bytes at a time."""
+        """Yield all files in groups of at most so many files and, but for a single one, so many bytes."""
         self._stream.seek(0)
         group: list[StagedFile] = []
         filled = 0
@@ -86,7 +87,7 @@ class FileList:
 
 
 def is_staged(out: str, file: StagedFile) -> bool:
-    """Whether a file is staged: it gets its name when it is proved, and has the source's size and time then."""
+    """Whether a file is staged: it gets its name when it is verified, and has the source's size and time then."""
     try:
         status = os.stat(os.path.join(out, file.path))
     except (FileNotFoundError, NotADirectoryError):

@@ -32,11 +32,11 @@ class ProcessThrottle:
         self._send(signal.SIGCONT)
 
     def wait_until_due(self, size: int) -> None:
-        """The process has brought so many bytes; returns when they were due, however fast they came."""
+        """Wait until the time at which so many bytes are due at the rate."""
         self._end.wait(self._seconds_ahead(size))
 
     def _seconds_ahead(self, size: int) -> float:
-        """Seconds by which so many bytes came too early."""
+        """Compute by how many seconds so many bytes came too early."""
         return max(0.0, size / self._rate - (time.monotonic() - self._started_at))
 
     def _watch(self) -> None:
@@ -59,7 +59,7 @@ class ProcessThrottle:
 
 
 def sizes_on_disk(directory: str) -> dict[int, int]:
-    """Bytes on disk of each file in a directory, by its number in the file system: names change as files are whole."""
+    """Measure the bytes on disk of each file in a directory, by inode: names change as files are whole."""
     sizes_by_inode = {}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:

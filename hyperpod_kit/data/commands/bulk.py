@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 def stage(args: argparse.Namespace) -> int:
-    """A source into a directory."""
+    """Copy a source into a directory."""
     if args.rate is not None and args.rate <= 0:
         raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
     rate = None if args.rate is None else args.rate * _MIB
@@ -55,13 +55,13 @@ def stage(args: argparse.Namespace) -> int:
 
 
 def _exit_at_once(error: DataUnavailable) -> None:
-    """At once: the threads that write would be waited for otherwise."""
+    """Exit without waiting for the threads that write."""
     terminal.error(error.message, error.hint)
     os._exit(error.exit_code)
 
 
 def merge(args: argparse.Namespace) -> int:
-    """Small files into tars."""
+    """Merge small files into tars."""
     line = ByteLine("merging")
     try:
         with reading_as_owner([args.source]):
@@ -72,7 +72,7 @@ def merge(args: argparse.Namespace) -> int:
 
 
 def split(args: argparse.Namespace) -> int:
-    """And back."""
+    """Split tars into the files they were merged from."""
     line = ByteLine("splitting")
     try:
         with reading_as_owner([args.source]):
@@ -91,7 +91,7 @@ def _print_report(args: argparse.Namespace, report: merging.MergeReport, summary
 
 
 def make_corpus(args: argparse.Namespace) -> int:
-    """Files of one size."""
+    """Write a corpus of files of one size."""
     line = ByteLine("writing")
     try:
         files, done = corpus.make_corpus(

@@ -80,7 +80,7 @@ class _DefaultMixing(NamedTuple):
 
 
 def _measure_mixing(index: SampleIndex) -> _DefaultMixing | None:
-    """None for an index without samples."""
+    """Measure how the default order mixes; None for an index without samples."""
     if not index.samples:
         return None
     try:
@@ -148,7 +148,7 @@ def _facts(index: SampleIndex) -> dict[str, Any]:
 
 
 def show(args: argparse.Namespace) -> int:
-    """What an index says."""
+    """Print what an index says."""
     # Whoever owns the index says what its sources are.
     with reading_as_owner([args.index]):
         return _show(args)
@@ -206,7 +206,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _problem(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str | None:
-    """What is wrong with a file. Raises DataUnavailable."""
+    """Describe what is wrong with a file. Raises DataUnavailable."""
     with translated_errors(file.path), contextlib.ExitStack() as stack:
         try:
             source = stack.enter_context(contextlib.closing(open_source(file.path, mounts)))

@@ -9,7 +9,7 @@ from hyperpod_kit.untrusted import terminal
 
 
 def format_size(count: float) -> str:
-    """Bytes in words."""
+    """Format a number of bytes for a person."""
     if count < 1024:
         return f"{count:.0f} B"
     count /= 1024
@@ -30,7 +30,7 @@ class ByteLine:
         self._shown = False
 
     def advance(self, done: int, total: int) -> None:
-        """So many bytes of so many."""
+        """Show how many bytes of how many are done."""
         if self._first is None:
             self._first = done
         if not sys.stderr.isatty():
@@ -51,7 +51,7 @@ class ByteLine:
         self._shown = True
 
     def end(self) -> None:
-        """No line is left behind."""
+        """Clear the line."""
         if self._shown:
             terminal.write(sys.stderr, "\r" + " " * 78 + "\r")
             sys.stderr.flush()

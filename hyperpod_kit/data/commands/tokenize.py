@@ -26,7 +26,7 @@ _MAX_TOKENIZER_BYTES = 1 << 28
 
 
 def read_tokenizer(path: str) -> str:
-    """A tokenizer.json, read with the rights of its owner where this process is root.
+    """Read a tokenizer.json, with the rights of its owner where this process is root.
 
     Raises NoData, UsageError for what is none, OSError.
     """
@@ -62,7 +62,7 @@ class TextTokenizer:
             self._end = [int(token_id)]
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
-        """The tokens of several samples."""
+        """Tokenize several samples."""
         texts = [self._text(sample) for sample in samples]
         return [encoding.ids + self._end for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
@@ -105,7 +105,7 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
 def _encode_documents(
     dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
 ) -> Iterator[list[int]]:
-    """Every document's tokens, in the order in which they lie, whatever process made them."""
+    """Yield every document's tokens in the order of the data, whatever process made them."""
     runs = [
         range(begin, min(begin + _DOCUMENTS_PER_TASK, len(dataset)))
         for begin in range(0, len(dataset), _DOCUMENTS_PER_TASK)

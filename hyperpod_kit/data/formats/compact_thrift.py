@@ -11,15 +11,20 @@ _MAX_VARINT_BYTES = 10
 
 
 class CompactThrift:
-    """Reads on from `at`. Raises ValueError for what no writer makes, IndexError where the data ends in the middle."""
+    """Reads Thrift's compact protocol from `at` on.
+
+    Raises ValueError for what no writer makes, IndexError where the data ends in the middle.
+    """
 
     def __init__(self, data: memoryview, at: int = 0) -> None:
         self._data = data
         self.at = at
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """(number, kind) of each field of a structure; its value is to be read before the next one. Numbers increase,
-        as with every writer: of a field that comes twice, readers make different things."""
+        """Yield (number, kind) of each field of a structure; its value is to be read before the next one.
+
+        Numbers increase, as with every writer: of a field that comes twice, readers make different things.
+        """
         field = 0
         while True:
             byte = self._byte()
@@ -35,7 +40,7 @@ class CompactThrift:
             yield field, kind
 
     def items(self) -> tuple[int, int]:
-        """(how many, their kind) of a list whose items are read next."""
+        """Read (how many, their kind) of a list whose items are read next."""
         head = self._byte()
         count = head >> 4
         if count == 15:
@@ -45,7 +50,7 @@ class CompactThrift:
         return count, head & 15
 
     def structures(self) -> Iterator[int]:
-        """The place of each item of a list of structures; it is to be read before the next one."""
+        """Yield the place of each item of a list of structures; it is to be read before the next one."""
         count, kind = self.items()
         if count and kind != STRUCT:
             raise ValueError(f"a list of kind {kind}, expected structures")
@@ -53,12 +58,12 @@ class CompactThrift:
             yield self.at
 
     def number(self) -> int:
-        """A signed number."""
+        """Read a signed number."""
         value = self._unsigned()
         return (value >> 1) ^ -(value & 1)
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if depth > _MAX_DEPTH:
             raise ValueError("a structure that is nested too deeply")
         if kind in (TRUE, FALSE):

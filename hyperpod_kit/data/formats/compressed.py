@@ -52,7 +52,7 @@ class MemberDecoder(Protocol):
     """What was given beyond its end."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What more compressed bytes give, a part at a time."""
+        """Decompress more bytes; yields the plain ones a part at a time."""
 
 
 class GzipMember:
@@ -97,14 +97,15 @@ class ZstdFrame:
 
 
 def kind_of(path: str) -> str:
-    """gzip or zstd, by the name."""
+    """Return `gzip` or `zstd`, by the name."""
     return "zstd" if path.lower().endswith(".zst") else "gzip"
 
 
 def decompress(
     kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, end_of_member: Callable[[int], None]
 ) -> Iterator[bytes]:
-    """The plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of them.
+    """Yield the plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of
+    them.
 
     Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text does.
     """
@@ -149,7 +150,7 @@ def _require_text(member: str, given: int, taken: int) -> None:
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every line of the plain text. Raises ValueError for a corrupt member, OSError."""
+    """Scan every line of the plain text. Raises ValueError for a corrupt member, OSError."""
     kind = kind_of(file.path)
     ends: list[Any] = []
     points = [(0, 0)]
@@ -221,7 +222,7 @@ class _DigestingReader:
         return data
 
     def digest(self) -> str:
-        """Of all that was read."""
+        """Return the digest of all that was read."""
         piece_digests = list(self._digests)
         if self._rest:
             piece_digests.append(digests.digest_of_piece(bytes(self._rest)))
@@ -249,16 +250,16 @@ class Member:
 
     @property
     def in_memory(self) -> int:
-        """Bytes."""
+        """How many bytes of memory it takes."""
         return len(self._buffer)
 
     def close(self) -> None:
-        """The file without a name is gone with its handle."""
+        """Close its file, which has no name and is gone then."""
         if self._file is not None:
             self._file.close()
 
     def read(self, at: int, length: int) -> bytes:
-        """Plain bytes."""
+        """Read plain bytes."""
         if self._file is None:
             return self._buffer[at : at + length]
         self._file.seek(at)
@@ -275,7 +276,7 @@ class CompressedReader:
         self._cached_bytes = 0
 
     def record(self, file: Any, start: int, length: int) -> bytes:
-        """The bytes of a line without its end. A line may begin in one member and end in another."""
+        """Read the bytes of a line without its end. A line may begin in one member and end in another."""
         begins = file.points["plain"]
         number = int(np.searchsorted(begins, start, side="right")) - 1
         parts = []
@@ -306,7 +307,7 @@ class CompressedReader:
         return member
 
     def _decompress_member(self, file: Any, number: int) -> Member:
-        """A member decompressed. Raises BadRecord for one that is corrupt at a second look too."""
+        """Decompress a member. Raises BadRecord for one that is corrupt at a second look too."""
         raw, end = int(file.points["raw"][number]), int(file.points["raw"][number + 1])
 
         def read(at: int, size: int) -> bytes:
@@ -322,7 +323,7 @@ class CompressedReader:
         raise AssertionError("the last look returns or raises")
 
     def _make_room(self, path: str, size: int) -> None:
-        """For a member on disk, by letting go of those used longest ago. Raises DataError when there is none."""
+        """Make room for a member on disk by closing those used longest ago. Raises DataError when there is none."""
         directory = tempfile.gettempdir()
         on_disk = [key for key, member in self._members.items() if not member.in_memory]
         while on_disk and (

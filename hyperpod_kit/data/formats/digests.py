@@ -12,7 +12,7 @@ PIECE_BYTES = 16 << 20
 
 
 def fastest() -> str:
-    """The name of the digest that new indexes use here."""
+    """Name the digest that new indexes use here."""
     try:
         return digest.algorithm("xxh3").name
     except DigestUnavailable:
@@ -20,12 +20,12 @@ def fastest() -> str:
 
 
 def digest_of_piece(data: bytes | memoryview) -> bytes:
-    """Of one piece, with the fastest algorithm."""
+    """Digest one piece, with the fastest algorithm."""
     return digest.algorithm(fastest()).wide(data)
 
 
 def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
-    """Of a file's pieces, read one after another by `read(at, bytes)`. Raises what that raises."""
+    """Digest a file's pieces, read one after another by `read(at, bytes)`. Raises what that raises."""
     piece_digests = []
     for at in range(0, size, PIECE_BYTES):
         data = read(at, PIECE_BYTES)
@@ -35,7 +35,7 @@ def digests_of_pieces(read: Callable[[int, int], bytes], size: int, advance: Cal
 
 
 def digest_of_file(pieces: list[bytes], size: int) -> str:
-    """32 hexadecimal digits for the pieces' digests."""
+    """Digest a file from its pieces' digests: 32 hexadecimal digits."""
     return digest.algorithm(fastest()).wide(b"".join(pieces) + size.to_bytes(8, "little")).hex()
 
 

@@ -30,7 +30,8 @@ _OPENING = (np.uint8(ord("[")), np.uint8(ord("{")))
 
 
 def decode_by_json(record: bytes) -> Any:
-    """`json.loads`, whose looks for another encoding and for white space cost as much as a short line."""
+    """Decode as `json.loads` does, without its checks for encodings and white space, which cost as much as a short
+    line."""
     try:
         text = record.decode()
         decoded, end = _SCAN(text, 0)
@@ -42,7 +43,7 @@ def decode_by_json(record: bytes) -> Any:
 
 
 def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """The decoder that asks orjson's `loads` first."""
+    """Make the decoder that tries orjson's `loads` first."""
 
     def decode(record: bytes) -> Any:
         try:

@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 128 << 20
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every line of a file. Raises ChangedFile, OSError, and ValueError for a line that is too long."""
+    """Scan every line of a file. Raises ChangedFile, OSError, and ValueError for a line that is too long."""
 
     pieces = newlines.find_newlines(file, advance)
     size = sum(piece.size for piece in pieces)
@@ -56,13 +56,13 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 @functools.lru_cache(4096)
 def is_json(path: str) -> bool:
-    """Whether a file's name speaks of JSON."""
+    """Whether a file's name is that of a JSON file."""
     name = path.rpartition("/")[2].lower()
     return ".json" in name or ".ndjson" in name
 
 
 def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
-    """Of short lines, those of blanks alone are not `full`. Lines that are near each other are read at once."""
+    """Clear `full` for short lines of blanks alone. Lines that are near each other are read at once."""
     short = np.flatnonzero(full & (lengths <= MAX_BLANK_BYTES))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
         if not some.size:
@@ -75,14 +75,14 @@ def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, fu
 
 
 def require_bounded(lengths: Any) -> None:
-    """Raises ValueError for a line that no reader could hold."""
+    """Check that no line is too long for a reader. Raises ValueError."""
     longest = int(lengths.max(initial=0))
     if longest > MAX_LINE_BYTES:
         raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE_BYTES:,}")
 
 
 def spans_of_lines(ends: Any) -> tuple[Any, Any]:
-    """(starts, lengths) of lines by the places of their ends."""
+    """Compute (starts, lengths) of lines from the places of their ends."""
     starts = np.empty_like(ends)
     if ends.size:
         starts[0] = 0
@@ -91,13 +91,15 @@ def spans_of_lines(ends: Any) -> tuple[Any, Any]:
 
 
 class LineReader(RangeReader):
-    """Single lines by ranges."""
+    """Reads single lines by ranges."""
 
     def records(
         self, file: Callable[[int], Any], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Iterable[bytes]:
-        """The bytes of several lines, each without its end; `file` gives the one of a number. Long ones are read while
-        the caller goes through them."""
+        """Read the bytes of several lines, each without its end; `file` gives the one of a number.
+
+        Long ones are read while the caller goes through them.
+        """
         lines = self.windows.find(file, samples, numbers, starts, lengths)
         if not all(lines):
             return _without_ends(self.read_missing(lines, file, numbers, starts, lengths))
@@ -106,12 +108,12 @@ class LineReader(RangeReader):
         return lines
 
     def record(self, file: Any, start: int, length: int) -> bytes:
-        """The bytes of a line without its end."""
+        """Read the bytes of a line without its end."""
         return next(_without_ends([self.read_range(file, start, length)]))
 
 
 def _without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Without the first half of \\r\\n."""
+    """Cut off the first half of \\r\\n."""
     return (data[:-1] if data[-1:] == b"\r" else data for data in lines)
 
 

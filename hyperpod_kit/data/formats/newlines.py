@@ -32,7 +32,7 @@ class SearchedPiece(NamedTuple):
 
 
 def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
-    """The pieces of a file in order. Raises ChangedFile, OSError."""
+    """Yield the pieces of a file in order. Raises ChangedFile, OSError."""
     if not file.size:
         return []
     if file.size <= min(_STEP_BYTES, digests.PIECE_BYTES):
@@ -67,7 +67,7 @@ def _open_and_search(file: LocalFile, places: range, advance: Callable[[int], No
 
 
 def _search_file(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
-    """Pieces one after another, into the same memory: new memory for each costs as much as the search in it."""
+    """Search pieces one after another, in the same memory: new memory for each costs as much as the search in it."""
     buffer = np.empty(min(digests.PIECE_BYTES, file.size), np.uint8)
     mask_buffer = np.empty(min(_STEP_BYTES, len(buffer)), bool)
     pieces = []

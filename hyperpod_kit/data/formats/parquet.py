@@ -30,7 +30,7 @@ _MAX_REPEATS_UNWARNED = 16
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every row; `length` is a row's share of its row group. Raises ValueError for what is no Parquet, OSError."""
+    """Scan every row; `length` is a row's share of its row group. Raises ValueError for what is no Parquet, OSError."""
     pieces = digests.digests_of_pieces(file.read, file.size, advance)
     import pyarrow
 
@@ -70,18 +70,18 @@ class ParquetReader:
         self._decoded_again_count = 0
 
     def largest_group(self, file: Any) -> tuple[int, int]:
-        """(rows, bytes) of the largest row group of a file."""
+        """Return (rows, bytes) of the largest row group of a file."""
         return self._groups_of(file).largest()
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
-        """One row: column -> value."""
+        """Read one row: column -> value."""
         number = bisect_right(self._groups_of(file).begins, start) - 1
         return self._cached_group(file, number).row(start)
 
     def records(
         self, file_of: Callable[[int], Any], files: Numbers, starts: Numbers, lengths: Numbers
     ) -> Iterator[dict[str, Any]]:
-        """Several rows, in the order asked for."""
+        """Read several rows, in the order asked for."""
         portions = np.cumsum(lengths) // max(1, self._memory)  # rows are held until those before them are there
         ends = [*(np.flatnonzero(np.diff(portions)) + 1).tolist(), len(starts)]
         begin = 0
@@ -115,7 +115,7 @@ class ParquetReader:
         starts: list[int],
         groups_of_files: dict[int, ParquetGroups],
     ) -> list[dict[str, Any]]:
-        """Row groups come one after another, those first that are there, so that each is decoded once for all of these
+        """Group rows by row group, those first that are decoded, so that each is decoded once for all of these
         rows, also where memory has no room for two."""
         places: dict[tuple[int, int], list[int]] = {}
         for number_of_row, (number, start) in enumerate(zip(files, starts, strict=True)):
@@ -144,7 +144,7 @@ class ParquetReader:
         return groups
 
     def _cached_group(self, file: Any, number: int) -> RowGroup:
-        """A row group that is kept from now on, the ones used longest ago no longer where there is no room."""
+        """Decode and keep a row group; those used longest ago go where there is no room."""
         key = (file.path, number)
         group = self._groups.get(key)
         if group is None:
@@ -160,8 +160,10 @@ class ParquetReader:
         return group
 
     def _release_group(self, path: str, group: RowGroup) -> None:
-        """All rows of a row group were asked for. New memory costs more than to decode it, so what it takes is for the
-        next one, unless all of it is little."""
+        """Release a row group all of whose rows were read.
+
+        New memory costs more than to decode it, so what it takes is for the next one, unless all of it is little.
+        """
         group.remaining = group.rows
         if (
             self._cached_bytes > self._memory // _SPENT_MEMORY_DIVISOR
@@ -175,7 +177,7 @@ class ParquetReader:
             self._opened[path].cached[number] = None
 
     def _evict_oldest(self) -> None:
-        """The row group that was used longest ago."""
+        """Evict the row group that was used longest ago."""
         key = next(iter(self._groups))
         self._drop_group(*key)
         self._evicted[key] = None
@@ -183,7 +185,7 @@ class ParquetReader:
             self._evicted.popitem(last=False)
 
     def _count_decoded_again(self, group: RowGroup) -> None:
-        """Say it once: nothing fails, and training waits for what was thrown away."""
+        """Count row groups decoded again, and warn once: nothing fails, and training waits for what was thrown away."""
         self._decoded_again_count += 1
         if self._decoded_again_count == _MAX_REPEATS_UNWARNED:
             lanes = max(1, self._memory // max(1, 2 * group.size))

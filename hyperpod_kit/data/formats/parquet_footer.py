@@ -51,14 +51,14 @@ class ColumnChunk(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """Offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
+        """Return the offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
         if not self.dictionary_page:
             return self.data_page
         return min(self.data_page, self.dictionary_page)
 
 
 class ParquetFooter:
-    """Raises ValueError for a footer that no writer makes."""
+    """A file's footer. Raises ValueError for one that no writer makes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         length, magic = 0, b""
@@ -74,7 +74,7 @@ class ParquetFooter:
             raise ValueError("the footer is cut off") from None
 
     def with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
-        """As `read`, with the footer from here: whoever opens the file does not read it once more."""
+        """Wrap `read` so that it takes the footer from here: whoever opens the file does not read it once more."""
 
         def read_at(at: int, size: int) -> bytes:
             begin = at - self._begin
@@ -89,7 +89,7 @@ class ParquetFooter:
         return len(self._groups)
 
     def columns(self, group: int) -> list[ColumnChunk]:
-        """Of that row group. Raises ValueError."""
+        """Return the columns of a row group. Raises ValueError."""
         if group >= len(self._groups):
             raise ValueError(f"the footer has {len(self._groups)} row groups, and none of number {group}")
         reader = CompactThrift(self._data, self._groups[group])
@@ -106,7 +106,7 @@ class ParquetFooter:
 
 
 def _group_offsets(data: memoryview) -> list[int]:
-    """Where each row group begins."""
+    """Locate where each row group begins."""
     reader = CompactThrift(data)
     groups: list[int] = []
     for field, kind in reader.fields():

@@ -53,14 +53,14 @@ class RowGroup:
         self.columns = [(name, combine(values)) for name, values in zip(table.column_names, table.columns, strict=True)]
 
     def row(self, number: int) -> dict[str, Any]:
-        """One row of the file: column -> value."""
+        """Return one row of the file: column -> value."""
         self.remaining -= 1
         offset = number - self.first
         return {name: values[offset].as_py() for name, values in self.columns}
 
 
 class ParquetGroups:
-    """Raises BadRecord for a file that is no Parquet, OSError."""
+    """The row groups of one file. Raises BadRecord for a file that is no Parquet, OSError."""
 
     def __init__(self, path: str, size: int, read: Callable[[int, int], bytes]) -> None:
         self._path = path
@@ -80,13 +80,14 @@ class ParquetGroups:
         """Those that are decoded."""
 
     def largest(self) -> tuple[int, int]:
-        """(rows, bytes when it is decoded) of the largest row group, as the file has it; (0, 0) where it has none."""
+        """Return (rows, bytes when it is decoded) of the largest row group, as the file has it; (0, 0) where it has
+        none."""
         facts = self._file.metadata
         groups = (facts.row_group(number) for number in range(facts.num_row_groups))
         return max(((group.num_rows, group.total_byte_size) for group in groups), default=(0, 0))
 
     def decode_group(self, number: int) -> RowGroup:
-        """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
+        """Decode a row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
         import pyarrow
 
         try:
@@ -136,13 +137,13 @@ class ParquetGroups:
             return read_in_batches(file, number, claimed)
 
     def _open_numbered(self, columns: tuple[int, ...]) -> Any:
-        """The file, in which words of these columns stay numbers of a dictionary."""
+        """Open the file so that words of these columns stay numbers of a dictionary."""
         if self._numbered is None or self._numbered[0] != columns:
             self._numbered = columns, open_parquet(self._bytes, self._size, columns)
         return self._numbered[1]
 
     def _pages(self, column: ColumnChunk) -> list[ColumnPage]:
-        """The pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
+        """Read the pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
         end = column.begin + column.compressed
         pages = list(parquet_pages.read_pages(self._bytes.piece, column.begin, end))
         plain = sum(page.plain for page in pages)
@@ -164,7 +165,7 @@ class ParquetBytes:
 
     @contextmanager
     def cached(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
-        """With the bytes of these columns in memory, where they are few enough and lie together."""
+        """Read the bytes of these columns into memory, where they are few enough and lie together."""
         begin = min((column.begin for column in columns), default=0)
         end = max((column.begin + column.compressed for column in columns), default=0)
         if end - begin <= min(_MAX_READ_BYTES, 2 * packed):
@@ -175,7 +176,7 @@ class ParquetBytes:
             self._cached = memoryview(b"")
 
     def piece(self, at: int, size: int) -> bytes | memoryview:
-        """A range, without a copy where it is in memory."""
+        """Return a range, without a copy where it is in memory."""
         begin = at - self._begin
         if begin >= 0 and begin + size <= len(self._cached):
             return self._cached[begin : begin + size]
@@ -186,7 +187,7 @@ class ParquetBytes:
 
 
 def open_parquet(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int] = ()) -> Any:
-    """A file by pyarrow. `numbered`: columns whose words stay numbers of a dictionary."""
+    """Open a file by pyarrow. `numbered`: columns whose words stay numbers of a dictionary."""
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(
@@ -195,7 +196,7 @@ def open_parquet(read: Callable[[int, int], bytes], size: int, numbered: Sequenc
 
 
 def combine(values: Any) -> Any:
-    """A column as one array; in pieces where it is too large for one."""
+    """Combine a column into one array; in pieces where it is too large for one."""
     if values.num_chunks != 1:
         values = values.combine_chunks()
     if getattr(values, "num_chunks", 0) == 1:
@@ -204,7 +205,8 @@ def combine(values: Any) -> Any:
 
 
 def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
-    """With the words themselves in the columns that `schema` does not have as numbers, as far as there is room."""
+    """Replace numbers by the words themselves in the columns that `schema` does not have as numbers, as far as there
+    is room."""
     import pyarrow.compute
 
     for at, (field, values) in enumerate(zip(schema, table.columns, strict=True)):
@@ -220,7 +222,7 @@ def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:
 
 
 def read_in_batches(file: Any, number: int, claimed: int) -> Any:
-    """A few rows at a time. Raises ValueError when it becomes too large."""
+    """Read a few rows at a time. Raises ValueError when it becomes too large."""
     import pyarrow
 
     batches, size = [], 0

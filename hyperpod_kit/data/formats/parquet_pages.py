@@ -37,7 +37,7 @@ class ColumnPage(NamedTuple):
 
 
 def read_pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
-    """Of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
+    """Read the pages of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
     at = begin
     while at < end:
         page = _read_page(read, at, end)
@@ -76,7 +76,7 @@ def _page_of_header(header: CompactThrift, at: int) -> ColumnPage:
 
 
 def _read_numbers(reader: CompactThrift) -> dict[int, int]:
-    """Field -> number, of the fields of a structure that are numbers."""
+    """Read the fields of a structure that are numbers: field -> number."""
     numbers: dict[int, int] = {}
     for field, kind in reader.fields():
         if kind in INTEGER_TYPES:
@@ -95,9 +95,11 @@ def can_stay_numbers(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> 
 def decoded_size(
     column: ColumnChunk, pages_of_column: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
 ) -> int:
-    """Bytes that a column takes when it is decoded, at most. Where that could be more than `enough`, the words of its
-    dictionary are looked at, unless they are many and can stay numbers. Raises ValueError for a dictionary that has no
-    such words."""
+    """Compute how many bytes a column takes when it is decoded, at most.
+
+    Where that could be more than `enough`, the words of its dictionary are looked at, unless they are many and can
+    stay numbers. Raises ValueError for a dictionary that has no such words.
+    """
     size = 8 * max(column.values, sum(page.values for page in pages_of_column if page.kind != _DICTIONARY_PAGE))
     if not column.has_words:
         return size

@@ -14,7 +14,7 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """One sample, none for an empty file."""
+    """Scan a file: one sample, none for an empty file."""
     if file.size > MAX_SAMPLE_BYTES:
         raise ValueError(f"{file.path} has {file.size} bytes, expected less than 4 GiB for one sample")
     pieces = digests.digests_of_pieces(file.read, file.size, advance)
@@ -28,13 +28,13 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 
 class SingleFileReader:
-    """Whole files."""
+    """Reads whole files."""
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
 
     def record(self, file: Any, start: int, length: int) -> bytes:
-        """The file's bytes."""
+        """Read the file's bytes."""
         data = self._files.read(file, start, length)
         self._files.release(file.path)
         return data

@@ -47,7 +47,7 @@ class RecordReader(Protocol):
     """Reads samples of the files of one format."""
 
     def record(self, file: Any, start: int, length: int) -> Any:
-        """What is stored: bytes, or a dict where the format has fields. `file`: an IndexedFile."""
+        """Read a record: bytes, or a dict where the format has fields. `file`: an IndexedFile."""
 
 
 class SampleFormat(Protocol):
@@ -62,14 +62,17 @@ _SAMPLES_PER_BYTE = 4
 
 
 def require_plausible(samples: int, size: int) -> None:
-    """Raises ValueError for more samples than a file of `size` bytes has, unless it was made to fill memory."""
+    """Check the number of samples.
+
+    Raises ValueError for more than a file of `size` bytes has, unless it was made to fill memory.
+    """
     most = _MIN_MEMORY_BYTES + _SAMPLES_PER_BYTE * size
     if samples > most:
         raise ValueError(f"{samples:,} samples in {size:,} bytes, expected at most {most:,}")
 
 
 def format_of(path: str) -> str | None:
-    """The format of a file by its name; None for a name that says nothing."""
+    """Look up the format of a file by its name; None for a name that says nothing."""
     lower = path.lower()
     for name, endings in SUFFIXES.items():
         if lower.endswith(endings):
@@ -78,5 +81,5 @@ def format_of(path: str) -> str | None:
 
 
 def module_of(name: str) -> Any:
-    """The module of a format. Raises KeyError."""
+    """Import the module of a format. Raises KeyError."""
     return import_module(f"hyperpod_kit.data.formats.{_MODULES[name]}")

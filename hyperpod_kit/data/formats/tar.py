@@ -47,7 +47,7 @@ class BoundedTarInfo(tarfile.TarInfo):
 
 
 def read_members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Each member, none of which is kept. Raises ValueError for what is no tar."""
+    """Yield each member, none of which is kept. Raises ValueError for what is no tar."""
     try:
         with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=BoundedTarInfo) as archive:
             while (member := archive.next()) is not None:
@@ -60,7 +60,7 @@ def read_members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInf
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(key, ending) of a name: the key goes up to the first dot of the last part."""
+    """Split a name into (key, ending): the key goes up to the first dot of the last part."""
     folder, slash, last = name.rpartition("/")
     stem, _, ending = last.partition(".")
     return folder + slash + stem, ending
@@ -73,7 +73,7 @@ def is_of_macos(name: str) -> bool:
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every sample. Raises ValueError for what is no tar or ends in the middle, OSError."""
+    """Scan every sample. Raises ValueError for what is no tar or ends in the middle, OSError."""
     pieces = digests.digests_of_pieces(file.read, file.size, advance)
     starts: list[int] = []
     ends: list[int] = []
@@ -104,7 +104,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 
 def parse_plain_record(data: bytes) -> dict[str, Any] | None:
-    """The sample of a piece of a tar, as `parse_record` gives it, which takes five times as long; None where a member
+    """Parse a piece of a tar as `parse_record` does, which takes five times as long; None where a member
     is not as nearly all are."""
     record: dict[str, Any] = {}
     at = 0
@@ -126,7 +126,7 @@ def parse_plain_record(data: bytes) -> dict[str, Any] | None:
 
 
 def parse_record(data: bytes) -> dict[str, Any]:
-    """The sample of a piece of a tar, by tarfile. Raises ValueError."""
+    """Parse the sample of a piece of a tar, by tarfile. Raises ValueError."""
     record: dict[str, Any] = {}
     for archive, member in read_members(io.BytesIO(data)):
         if member.isfile() and not is_of_macos(member.name):
@@ -138,13 +138,13 @@ def parse_record(data: bytes) -> dict[str, Any]:
 
 
 class TarReader:
-    """One sample by one range: a piece of a tar is a tar."""
+    """Reads a sample by one range: a piece of a tar is a tar."""
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
-        """Ending -> bytes, and `__key__`. Raises BadRecord."""
+        """Read a sample: ending -> bytes, and `__key__`. Raises BadRecord."""
         data = self._files.read(file, start, length)
         sample = parse_plain_record(data)
         if sample is not None:

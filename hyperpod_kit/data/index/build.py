@@ -35,7 +35,7 @@ _FILES, _BYTES = 64, 1 << 20
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """An index, and what it took: files that were read and files that an earlier run had read."""
+    """An index, with how many files were read and how many an earlier run had read."""
 
     index: SampleIndex
     read: int
@@ -44,8 +44,8 @@ class BuildOutcome:
 
 
 def default_directory(names: Sequence[str]) -> str:
-    """Where an index goes when nobody says: into the source, if it is one directory that can be written, else into the
-    user's cache."""
+    """Choose where an index goes when nobody says: into the source, if it is one directory that can be written, else
+    into the user's cache."""
     import hashlib
 
     if len(names) == 1 and os.path.isdir(names[0]) and os.access(names[0], os.W_OK):
@@ -66,7 +66,7 @@ def build(
     reply_timeout: float = REPLY_SECONDS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> BuildOutcome:
-    """The index of `names`, in `out`. `progress(bytes done, bytes in all)` is called from time to time.
+    """Build the index of `names` in `out`. `progress(bytes done, bytes in all)` is called from time to time.
 
     Killed and called again, it goes on; called when nothing changed, it reads no file. `check`: each JSON line
     is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`). `reply_timeout`:
@@ -102,7 +102,7 @@ class ByteCount:
         self._reported_at = 0.0
 
     def advance(self, count: int) -> None:
-        """So many more."""
+        """Count more bytes."""
         with self._lock:
             self._done += count
             now = time.monotonic()
@@ -118,7 +118,7 @@ def _scan_key(listing: sources.SourceListing, file: sources.SourceEntry) -> str:
 
 @dataclass(frozen=True)
 class FileScanner:
-    """How a file is looked at."""
+    """Scans files as asked."""
 
     listing: sources.SourceListing
     mounts: SourceMounts
@@ -126,7 +126,7 @@ class FileScanner:
     on_bad: str | None
 
     def scan_file(self, number: int) -> Scan:
-        """What is in a file. Raises DataError, OSError."""
+        """Scan a file. Raises DataError, OSError."""
         file = self.listing.files[number]
         path = path_below(self.listing.sources[file.source], file.path)
         with translated_errors(path), contextlib.closing(open_source(path, self.mounts)) as opened_file:
@@ -143,12 +143,15 @@ class FileScanner:
         return check_records(path, file, scan, self.on_bad)
 
     def scan_all(self, numbers: Sequence[int]) -> list[tuple[int, Scan]]:
-        """What is in each of several files, by their numbers."""
+        """Scan several files; returns the scans by their numbers."""
         return [(number, self.scan_file(number)) for number in numbers]
 
 
 def _scan_missing(scanner: FileScanner, scans: Sequence[Scan | None], threads: int) -> Iterator[tuple[int, Scan]]:
-    """What is missing, as it comes. No more files are under way than a few for each thread: there may be millions."""
+    """Yield the missing scans as they come.
+
+    No more files are under way than a few for each thread: there may be millions.
+    """
     groups = _groups(scanner.listing.files, [number for number, scan in enumerate(scans) if scan is None])
     under_way: set[Future[list[tuple[int, Scan]]]] = set()
     with ThreadPoolExecutor(threads) as pool:
@@ -169,7 +172,7 @@ def _scan_missing(scanner: FileScanner, scans: Sequence[Scan | None], threads: i
 
 
 def _groups(files: Sequence[sources.SourceEntry], numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Files that one thread looks at in a row: many small ones, as to hand each over costs more than to look at it."""
+    """Group files for one thread: many small ones, as to hand each over costs more than to scan it."""
     group: list[int] = []
     size = 0
     for number in numbers:

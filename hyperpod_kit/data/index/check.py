@@ -15,7 +15,10 @@ _MEMORY_BYTES = 64 << 20
 
 
 def check_records(path: str, file: SourceEntry, scan: Scan, on_bad: str) -> Scan:
-    """The scan without the records that are bad, and with their count. Raises BadRecord unless `on_bad` is "skip"."""
+    """Return the scan without the records that are bad, and with their count.
+
+    Raises BadRecord unless `on_bad` is "skip".
+    """
     points = np.zeros(len(scan.points), POINT)
     points["raw"], points["plain"] = scan.points[:, 0], scan.points[:, 1]
     count = len(scan.starts)

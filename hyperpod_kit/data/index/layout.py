@@ -192,7 +192,7 @@ class SampleIndex:
         return self._arrays[name]
 
     def _require_consistent(self, name: str, array: npt.NDArray[Any]) -> None:
-        """That what it says of other arrays is so: whoever shares an index may have written anything. Raises
+        """Check that what it says of other arrays is so: whoever shares an index may have written anything. Raises
         ValueError, DataError."""
         if name in ("starts", "lengths") and len(array) != self.samples:
             raise ValueError(f"{len(array)} rows for {self.samples} samples")
@@ -210,7 +210,7 @@ class SampleIndex:
 
     @property
     def _paths(self) -> npt.NDArray[Any]:
-        """The paths of all files, one behind the other, as bytes."""
+        """Return the paths of all files, one behind the other, as bytes."""
         return self._array("paths")
 
     def file(self, number: int) -> IndexedFile:
@@ -326,7 +326,7 @@ _KINDS = {
 
 
 def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
-    """An array of numpy's in a file, mapped where it is large. Raises OSError, ValueError, EOFError."""
+    """Load an array of numpy's, mapped where it is large. Raises OSError, ValueError, EOFError."""
     handle = files.open_nonblocking(path)
     try:
         facts = os.fstat(handle)
@@ -361,14 +361,14 @@ def _are_texts(value: Any) -> bool:
 
 
 def path_below(source: str, path: str) -> str:
-    """A file's path, in its source; "" is the source itself."""
+    """Return a file's path below its source; "" is the source itself."""
     if not path:
         return source
     return f"{source.rstrip('/')}/{path}"
 
 
 def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:
-    """Digest of the paths below their sources, and of each file's content and samples, but no times."""
+    """Digest the paths below their sources, and of each file's content and samples, but no times."""
     digest = hashlib.blake2b(paths, digest_size=16)
     for name in ("source", "path_at", "size", "digest", "samples", "skipped"):
         digest.update(np.ascontiguousarray(rows[name]).tobytes())
@@ -376,7 +376,7 @@ def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:
 
 
 def header(index: SampleIndex) -> bytes:
-    """The bytes of `index.json`."""
+    """Make the bytes of `index.json`."""
     return json.dumps(
         {
             "format": FORMAT,

@@ -45,7 +45,7 @@ class Parts:
         self._flushed = time.monotonic()
 
     def _read_locations(self) -> int:
-        """Note where each record lies; where the last whole one ends."""
+        """Note where each record lies; returns where the last whole one ends."""
         self._stream.seek(0)
         at = 0
         size = os.fstat(self._stream.fileno()).st_size
@@ -65,7 +65,7 @@ class Parts:
             self._stream.seek(at)
 
     def get(self, key: str) -> Scan | None:
-        """The scan of a key; None when there is none that is whole."""
+        """Return the scan of a key; None when there is none that is whole."""
         location = self._locations.get(key)
         if location is None:
             return None
@@ -109,5 +109,5 @@ class Parts:
             self._flushed = time.monotonic()
 
     def flush(self) -> None:
-        """All of it is in the file, which is closed."""
+        """Write everything to the file and close it."""
         self._stream.close()

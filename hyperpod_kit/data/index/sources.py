@@ -39,7 +39,7 @@ class SourceListing(NamedTuple):
 
 
 def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = None) -> SourceListing:
-    """All files of the sources. `format`: of all files, whatever they are called.
+    """List all files of the sources. `format`: of all files, whatever they are called.
 
     Names that begin with a dot or an underscore are passed over in directories, as Hadoop and pyarrow do.
     Raises NoData for a source where nothing is, DataError for one without files of a known format, DataUnavailable for
@@ -78,7 +78,7 @@ def _list_source(name: str, mounts: SourceMounts) -> Iterator[tuple[str, str, in
 
 
 def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
-    """(source, path below it, size, mtime) of each file."""
+    """Yield (source, path below it, size, mtime) of each file."""
     if is_directory(mounts, pattern):
         base = os.path.abspath(pattern)
         for path, size, mtime in list_files(mounts, base, lambda name: name[0] not in "._"):
@@ -97,7 +97,7 @@ def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, 
 
 
 def _describe_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
-    """Those that are files now. One that may not be looked at is an error: left out, nobody would miss it."""
+    """Describe those that are files now. One that may not be looked at is an error: left out, nobody would miss it."""
     rows = []
     for path in paths:
         try:
@@ -111,13 +111,13 @@ def _describe_files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int
 
 
 def local_paths(names: Sequence[str]) -> list[str]:
-    """The directories and files in which sources lie that are on mounts of this machine."""
+    """List the directories and files of sources that are on mounts of this machine."""
     local = [name for name in names if not name.startswith("s3://")]
     return [_fixed_part(name) if glob.has_magic(name) else name for name in local]  # without a look at a mount
 
 
 def _fixed_part(pattern: str) -> str:
-    """The directory of a pattern above its first wildcard."""
+    """Return the directory of a pattern above its first wildcard."""
     parts: list[str] = []
     for part in pattern.split("/")[:-1]:
         if glob.has_magic(part):

@@ -28,7 +28,7 @@ class ReadUnanswered(TimeoutError):
 
 
 class BoundedCall(Generic[T]):
-    """A call under way. `late` is given what comes after nobody waits any more."""
+    """A call under way. `late` is called with a result that comes after nobody waits any more."""
 
     def __init__(self, function: Callable[[], T], late: Callable[[T], object] | None) -> None:
         self._function = function
@@ -57,7 +57,7 @@ class BoundedCall(Generic[T]):
             self._on_late_result(value)
 
     def result(self, seconds: float) -> T:
-        """What the call gave. Raises what it raised, ReadUnanswered when it does not come."""
+        """Wait for the call's result. Raises what it raised, ReadUnanswered when it does not come."""
         try:
             value, error = self._reply.get(timeout=seconds)
         except queue.Empty:
@@ -82,7 +82,7 @@ class BoundedCalls:
         self._under_way = 0
 
     def begin(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> BoundedCall[T]:
-        """Have a call made, and do not wait for it."""
+        """Start a call without waiting for it."""
         call = BoundedCall(function, late)
         with self._lock:
             self._under_way += 1
@@ -94,7 +94,10 @@ class BoundedCalls:
         return call
 
     def call(self, function: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
-        """What `function()` gives or raises; ReadUnanswered when it does not answer."""
+        """Call `function()` and return what it returns.
+
+        Raises what it raises, ReadUnanswered when it does not answer.
+        """
         return self.begin(function, late).result(self.seconds)
 
     def _work(self) -> None:
@@ -129,7 +132,7 @@ class BoundedFile:
                 return part if len(parts) == 1 else b"".join(parts)
 
     def read_all(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several small ranges (offset, length) by one call."""
+        """Read several small ranges (offset, length) by one call."""
         return self._call(lambda: [self._file.read(offset, length) for offset, length in places])
 
     def fingerprint(self) -> tuple[int, int]:

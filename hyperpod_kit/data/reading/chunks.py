@@ -96,7 +96,8 @@ class DiskCache(NamedTuple):
 
 
 def _check(key: str, chunk: bytes) -> bytes:
-    """Of the key too: who may rename in the directory may give one chunk the name of another."""
+    """Compute the checksum of a chunk and its key: who may rename in the directory may give one chunk the name of
+    another."""
     return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECKSUM_BYTES, "little")
 
 
@@ -114,7 +115,7 @@ class ChunkStore:
         self.fetched = 0
 
     def request(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
-        """A chunk that is there, or comes."""
+        """Return a chunk that is there or under way."""
         key = f"{source.path} {source.etag} {begin}-{end}"
         with self._lock:
             future = self._chunks.get(key)
@@ -141,7 +142,7 @@ class ChunkStore:
         return data
 
     def close(self) -> None:
-        """No more threads."""
+        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -151,9 +152,11 @@ def _length(key: str) -> int:
 
 
 def chunk_bounds(size: int, places: Sequence[int] = ()) -> array[int]:
-    """Where the chunks of an object begin, and its size: at these places, which rise, and where one would be too long.
+    """Compute where the chunks of an object begin, and its size: at these places, which rise, and where one would be
+    too long.
 
-    Without places they are all as long."""
+    Without places they are all as long.
+    """
     bounds = array("q")
     for begin, end in itertools.pairwise(sorted({0, *places, size})):
         bounds.extend(range(begin, end, CHUNK_BYTES))
@@ -176,7 +179,7 @@ class ChunkedObject:
 
     @property
     def source(self) -> S3Object:
-        """The object itself, of which nothing is kept."""
+        """Return the object itself, of which nothing is kept."""
         return self._source
 
     def read(self, offset: int, length: int) -> bytes:
@@ -198,11 +201,11 @@ class ChunkedObject:
                 self._store.request(self._source, *bounds)
 
     def _chunk(self, offset: int) -> int:
-        """Which one an offset lies in."""
+        """Find the chunk that an offset lies in."""
         return bisect_right(self._cuts, offset) - 1
 
     def _chunks(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """(begin, end) of the chunks from one on that begin before `end`."""
+        """Yield (begin, end) of the chunks from one on that begin before `end`."""
         cuts = self._cuts
         while cuts[first] < end:
             yield cuts[first], cuts[first + 1]

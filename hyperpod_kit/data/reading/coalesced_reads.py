@@ -60,7 +60,7 @@ class CoalescedReads:
     def find(
         self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Sequence[bytes]:
-        """For each range its bytes, or none where it is to be read by itself. `file` gives the one of a number.
+        """Find the bytes of each range, None where it is to be read by itself. `file` gives the one of a number.
 
         Raises what SourceFiles.read raises."""
         if self._alone > 0 or not self._most or self._cuts is None:
@@ -88,7 +88,7 @@ class CoalescedReads:
         return ranges
 
     def _count_request(self, key: int) -> bool:
-        """Whether this piece was asked for often enough."""
+        """Count a request for a piece; whether it was asked for often enough to be read whole."""
         times, first = self._touched.get(key, (0, self._calls))
         if times + 1 >= _MIN_TOUCHES and first != self._calls:
             return True
@@ -98,7 +98,7 @@ class CoalescedReads:
         return False
 
     def _read_piece(self, key: int, file: FileFacts, sample: int) -> bytes | None:
-        """A piece that was asked for often enough, whole."""
+        """Read a piece whole."""
         assert self._cuts is not None
         if file.path.startswith("s3://") or not (key in self._expected or self._count_request(key)):
             return None
@@ -120,7 +120,7 @@ class CoalescedReads:
         return piece
 
     def expect(self, samples: Numbers, numbers: Numbers, lengths: Numbers) -> None:
-        """These samples come soon. Only what was expected last is kept in mind."""
+        """Note samples that come soon. Only what was expected last is kept in mind."""
         if self._cuts is None:
             return
         keys = self._cuts.piece_keys(samples, numbers)
@@ -130,7 +130,7 @@ class CoalescedReads:
         self._expected = set(keys[counts >= _MIN_TOUCHES].tolist())
 
     def _evict(self, size: int) -> None:
-        """Of those that were read first, until there is room again."""
+        """Drop the pieces that were read first until there is room again."""
         room = max(size, self._most // 8)
         for key in list(self._pieces):
             if self._held_bytes + room <= self._most:

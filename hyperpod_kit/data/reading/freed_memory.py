@@ -15,5 +15,5 @@ _BLOCK_BYTES = (32 << 20) - (64 << 10)
 
 
 def keep_freed_memory() -> None:
-    """From here on the process keeps up to 64 MiB at the end of its heap, and that of processes that it forks."""
+    """Have this process, and those that it forks, keep up to 64 MiB of freed memory at the end of the heap."""
     bytes(_BLOCK_BYTES)

@@ -31,26 +31,26 @@ class ListedFile(NamedTuple):
 
 
 class SkippedEntries:
-    """What is neither a file nor leads to one, counted by its kind, to be said once."""
+    """Entries that are neither files nor links to files, counted by kind and logged once."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._first = ""
 
     def add(self, kind: str, path: str) -> None:
-        """One more."""
+        """Count one more."""
         self._first = self._first or path
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
     def log_summary(self, directory: str) -> None:
-        """In the log, if there is anything."""
+        """Log the counts, if there are any."""
         if self._counts:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._counts.items()))
             log.warning("left out below %r: %s; the first of them is %r", directory, kinds, self._first)
 
 
 def kind_of(entry: os.DirEntry[str]) -> str:
-    """What an entry is that is no file."""
+    """Name the kind of an entry that is no file."""
     if not entry.is_symlink():
         return "fifos, sockets or devices"
     if entry.is_dir():
@@ -84,8 +84,11 @@ def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -
 
 
 def is_directory(mounts: SourceMounts, path: str) -> bool:
-    """Whether there is one. A mount that is gone or does not answer is DataUnavailable; os.path.isdir would wait for
-    the one and call the other no directory."""
+    """Whether there is such a directory.
+
+    A mount that is gone or does not answer is DataUnavailable; os.path.isdir would wait for the one and call the other
+    no directory.
+    """
     with translated_errors(path):
         try:
             return stat.S_ISDIR(read_bounded(mounts, path, lambda: os.stat(path)).st_mode)
@@ -94,7 +97,7 @@ def is_directory(mounts: SourceMounts, path: str) -> bool:
 
 
 def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
-    """What a call about a directory gives, or ReadUnanswered."""
+    """Make a call about a directory in bounded time. Raises ReadUnanswered."""
     calls = mounts.calls_of(os.path.join(folder, ""))
     if calls is None:
         return function()
@@ -102,13 +105,13 @@ def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -
 
 
 def read_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
-    """The same for a source, with the rights of whoever owns it where this process is root."""
+    """Make a call about a source in bounded time, as its owner where this process is root."""
     return call_bounded(mounts, folder, source_owner.with_rights(function))
 
 
 @contextmanager
 def translated_errors(path: str) -> Iterator[None]:
-    """Storage that is gone or does not answer is DataUnavailable, with the path."""
+    """Translate errors of storage that is gone or does not answer to DataUnavailable, with the path."""
     try:
         yield
     except OSError as err:
@@ -122,7 +125,7 @@ def translated_errors(path: str) -> Iterator[None]:
 def _entries(
     directory: str, accept: Callable[[str], bool]
 ) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """(directories, files, what is neither: kind and path) of one directory."""
+    """List one directory: (directories, files, what is neither: kind and path)."""
     folders, files, other_entries = [], [], []
     with os.scandir(directory) as entries:
         for entry in entries:

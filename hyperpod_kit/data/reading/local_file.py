@@ -16,7 +16,7 @@ _LONG_BYTES = 4 << 20
 
 @contextmanager
 def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to be read, which another may have exchanged for a fifo since it was listed.
+    """Open a file to read, which another may have exchanged for a fifo since it was listed.
 
     Raises DataError for what is no regular file, OSError.
     """
@@ -58,11 +58,11 @@ class LocalFile:
 
     @property
     def handle(self) -> int:
-        """Its descriptor, as long as it is open."""
+        """Return its descriptor, as long as it is open."""
         return self._handle
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Fill a buffer, less at the end of the file alone; how many bytes came."""
+        """Fill a buffer, less at the end of the file alone; returns how many bytes came."""
         done = 0
         while done < len(buffer):
             count = os.preadv(self._handle, [buffer[done:]], offset + done)
@@ -72,7 +72,7 @@ class LocalFile:
         return done
 
     def fingerprint(self) -> tuple[int, int]:
-        """(bytes, time of the last change in nanoseconds) of the open file as it is now."""
+        """Return (bytes, time of the last change in nanoseconds) of the open file as it is now."""
         status = os.fstat(self._handle)
         return status.st_size, status.st_mtime_ns
 

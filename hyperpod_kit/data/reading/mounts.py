@@ -20,7 +20,7 @@ class SourceMounts:
         self._directories: dict[str, BoundedCalls | None] = {}
 
     def calls_of(self, path: str) -> BoundedCalls | None:
-        """Through whom a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
+        """Choose the calls by which a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
         directory = os.path.dirname(path)
         if directory not in self._directories:
             if len(self._directories) >= _MAX_DIRECTORIES:
@@ -37,7 +37,7 @@ class SourceMounts:
         return bool(self._mounts)
 
     def forget(self, path: str) -> None:
-        """A file failed: what lies at its place may be another mount by now, or none."""
+        """Forget the mount of a file that failed: another may lie there by now, or none."""
         self._directories.pop(os.path.dirname(path), None)
 
     def _calls_of_mount(self, path: str) -> BoundedCalls | None:

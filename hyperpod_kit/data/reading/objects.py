@@ -14,7 +14,7 @@ from hyperpod_kit.errors import DataError, MissingExtra
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """(bucket, key) of `s3://bucket/key`. Raises DataError."""
+    """Split `s3://bucket/key` into (bucket, key). Raises DataError."""
     bucket, _, key = url[len("s3://") :].partition("/")
     if not bucket:
         raise DataError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
@@ -22,7 +22,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def client() -> Any:
-    """A client of this process. Raises MissingExtra without boto3."""
+    """Make a client for this process. Raises MissingExtra without boto3."""
     return _client(os.getpid())
 
 
@@ -35,7 +35,7 @@ def _client(pid: int) -> Any:
 
 
 def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
-    """(key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
+    """Yield (key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
     bucket, key = split_url(prefix)
     start = ""
     if key:
@@ -54,7 +54,7 @@ def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str,
 
 
 def _list_single(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
-    """The object of exactly that name, as a source of one file, whose path below it is empty."""
+    """List the object of exactly that name, as a source of one file, whose path below it is empty."""
     try:
         head = client().head_object(Bucket=bucket, Key=key)
     except Exception as err:
@@ -110,7 +110,7 @@ def _error_code(err: Exception) -> str:
 
 
 def _as_os_error(err: Exception, url: str) -> Exception:
-    """The error as the system's, so that objects fail like files do."""
+    """Translate an error to the system's, so that objects fail like files do."""
     if isinstance(err, (DataError, OSError)):
         return err
     code = _error_code(err)

@@ -28,7 +28,7 @@ class RangeReader:
     def read_several(
         self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Sequence[bytes]:
-        """The bytes of each range, in the order asked for; `file` gives the one of a number.
+        """Read the bytes of each range, in the order asked for; `file` gives the one of a number.
 
         Raises what SourceFiles.read raises."""
         ranges = self.windows.find(file, samples, numbers, starts, lengths)
@@ -44,7 +44,7 @@ class RangeReader:
         starts: Numbers,
         lengths: Numbers,
     ) -> Iterator[bytes]:
-        """`ranges` with what no piece had read by itself, a portion at a time."""
+        """Fill in the ranges that no piece had, a portion at a time."""
         missing = [n for n, data in enumerate(ranges) if not data]
         ids, begins, sizes = numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
         facts_of_files = {number: file(number) for number in set(ids)}
@@ -70,12 +70,12 @@ class RangeReader:
         yield from ranges[given:]
 
     def read_range(self, file: FileFacts, start: int, length: int) -> bytes:
-        """The bytes of a range."""
+        """Read the bytes of a range."""
         self._hint(file, start // _HINT_BYTES, length)
         return self._files.read(file, start, length)
 
     def _hint(self, file: FileFacts, around: int, length: int) -> None:
-        """Samples of a block come soon and in another order, which no read-ahead of the kernel would guess."""
+        """Hint to the kernel that samples of a block come soon: it would not guess their order."""
         if (file.path, around) in self._hinted or file.path.startswith("s3://"):
             return
         self._files.will_need(file, around * _HINT_BYTES, _HINT_BYTES + length)
@@ -85,7 +85,7 @@ class RangeReader:
 
 
 def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, end) of ranges that have about `_PORTION_BYTES` bytes together."""
+    """Yield (first, end) of ranges that have about `_PORTION_BYTES` bytes together."""
     first = total = 0
     for n, size in enumerate(sizes):
         total += size

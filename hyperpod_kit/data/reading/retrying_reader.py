@@ -34,7 +34,7 @@ TRANSIENT_ERRORS = passing_errors.PASSING | {errno.ENOENT}
 
 
 class RetryingFiles(SourceFiles):
-    """SourceFiles that asks again. `elsewhere`: beginning of a path -> the `s3://` prefix that holds the same."""
+    """SourceFiles that retries. `elsewhere`: beginning of a path -> the `s3://` prefix that holds the same."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RetryingFiles(SourceFiles):
         return self._clock() < max(self._redirected.get(path, 0.0), self._redirected.get(self._prefix(path), 0.0))
 
     def _prefix(self, path: str) -> str:
-        """The beginning of a path for which there is a place elsewhere, "" for none."""
+        """Find the beginning of a path for which there is a place elsewhere, "" for none."""
         return next((prefix for prefix in self._elsewhere if path.startswith(prefix + "/")), "")
 
     def _retry(self, facts: FileFacts, offset: int, length: int, cause: OSError) -> bytes:
@@ -133,7 +133,7 @@ class RetryingFiles(SourceFiles):
             return False
 
     def _read_replica(self, path: str, facts: FileFacts, offset: int, length: int) -> bytes:
-        """From elsewhere, where passing failures are no rarer than here."""
+        """Read from elsewhere, where passing failures are no rarer than here."""
         for tries in range(1, _MAX_FALLBACK_ATTEMPTS + 1):
             try:
                 return self._open_replica(path, facts).read(offset, length)

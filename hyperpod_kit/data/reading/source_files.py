@@ -38,11 +38,11 @@ class FileFacts(Protocol):
     def mtime_ns(self) -> int: ...
     @property
     def digest(self) -> str:
-        """Of its bytes; "" where it is not known."""
+        """Return the digest of its bytes; "" where it is not known."""
 
 
 class ReadTogether(Protocol):
-    """What is read together: see BlockCuts."""
+    """Decides what is read together: see BlockCuts."""
 
     def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
     def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
@@ -51,21 +51,21 @@ class ReadTogether(Protocol):
 
 
 class SourceFile(Protocol):
-    """A file or an object that is open."""
+    """An open file or object."""
 
     path: str
     size: int
     mtime_ns: int
 
     def read(self, offset: int, length: int) -> bytes:
-        """The bytes from `offset` on, fewer only at the end. Raises OSError."""
+        """Read bytes from `offset` on, fewer only at the end. Raises OSError."""
 
     def close(self) -> None:
-        """Let it go."""
+        """Close it."""
 
 
 def describe_change(path: str, indexed: tuple[int, int], current: tuple[int, int]) -> str:
-    """Both fingerprints of a file: (bytes, time of the last change in nanoseconds)."""
+    """Describe how a file has changed, by both fingerprints: (bytes, time of the last change in nanoseconds)."""
     then, now = (f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, current))
     return f"{path} has changed since it was indexed: expected {then}, found {now}"
 
@@ -81,7 +81,7 @@ def open_source(path: str, mounts: SourceMounts) -> SourceFile:
 
 
 def uncached(file: SourceFile) -> SourceFile:
-    """The same to be read from its beginning to its end, of which nothing is kept."""
+    """Return the same source for one read from beginning to end, of which nothing is kept."""
     if isinstance(file, ChunkedObject):
         return file.source
     return file
@@ -120,7 +120,7 @@ class SourceFiles:
         """What is read together, if that is known."""
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
-        """Bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
+        """Read bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
         data = None
         if self._ready:
             data = self._ready.pop((facts.path, offset, length), None)
@@ -133,7 +133,7 @@ class SourceFiles:
         return data
 
     def read_several(self, files: Sequence[FileFacts], offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        """A range of each of these files, in their order. See `read`.
+        """Read a range of each of these files, in their order. See `read`.
 
         A range is read by one call to the kernel. What else `read` does for each is looked at once for all of them:
         it takes longer than to read some thousand bytes."""
@@ -155,8 +155,9 @@ class SourceFiles:
         return self._chunks is not None or self._mounts.may_hang
 
     def prepare(self, ranges: Iterable[tuple[FileFacts, int, int]]) -> None:
-        """(file, offset, length) of what is read next: objects are fetched side by side, and of an open file on a mount
-        that may hang all of it is read in one call, as a change of thread for each costs more than reading does."""
+        """Prepare what is read next, (file, offset, length) each: objects are fetched side by side, and of an open
+        file on a mount that may hang all of it is read in one call, as a change of thread for each costs more than
+        reading does."""
         self._ready.clear()
         ranges_of_files: dict[str, list[tuple[int, int]]] = {}
         opened = self._open_files()
@@ -181,7 +182,7 @@ class SourceFiles:
                 )
 
     def will_need(self, facts: FileFacts, offset: int, length: int) -> None:
-        """A range that is read soon, as a hint."""
+        """Hint that a range is read soon."""
         with contextlib.suppress(OSError):  # the read that follows says what is wrong
             file = self._file(facts)
             if isinstance(file, (LocalFile, BoundedFile, ChunkedObject)):
@@ -216,7 +217,10 @@ class SourceFiles:
                 self.close()
 
     def _open_source(self, path: str, facts: FileFacts) -> SourceFile:
-        """A file, or an object whose chunks are kept. `facts`: of what was indexed, which may lie at another path."""
+        """Open a file, or an object whose chunks are kept.
+
+        `facts`: of what was indexed, which may lie at another path.
+        """
         if not path.startswith("s3://"):
             return open_file(path, self._mounts)
         if self._chunks is None:
@@ -226,8 +230,10 @@ class SourceFiles:
         return ChunkedObject(path, self._chunks, self.cuts.object_bounds(facts))
 
     def _open_files(self) -> OrderedDict[str, SourceFile]:
-        """What this process has open. After a fork descriptors are shared with the parent, which may close them, and
-        threads are the parent's alone."""
+        """Return what this process has open.
+
+        After a fork descriptors are shared with the parent, which may close them, and threads are the parent's alone.
+        """
         if self._pid != os.getpid():
             self._open, self._chunks, self._pid = OrderedDict(), None, os.getpid()
             self._mounts, self._ready = SourceMounts(self._reply_timeout), {}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Alert:
-    """`key`: what it is about, one alert for each at a time; `to`: mail addresses."""
+    """One alert. `key`: what it is about, one alert for each at a time; `to`: mail addresses."""
 
     key: str
     subject: str

@@ -16,7 +16,7 @@ _KEYS = {"admins", "directories", "sinks"}
 
 @dataclass(frozen=True)
 class AlertSinks:
-    """Those that are configured. `mail`: HOST or HOST:PORT of an SMTP server; `mail_from`: the sender; `sns`: a topic's
+    """The configured sinks. `mail`: HOST or HOST:PORT of an SMTP server; `mail_from`: the sender; `sns`: a topic's
     ARN. These take an alert once. `cloudwatch`: whether; `prometheus` and `motd`: files, for node_exporter's textfile
     collector and /etc/motd.d. These get the state of a quota check each time."""
 
@@ -40,7 +40,7 @@ class AlertSinks:
 
 @dataclass(frozen=True)
 class AlertConfig:
-    """`directories`: directory -> mail addresses of its owners; `admins` get every alert."""
+    """Who is alerted. `directories`: directory -> mail addresses of its owners; `admins` get every alert."""
 
     directories: dict[str, tuple[str, ...]]
     admins: tuple[str, ...]
@@ -48,7 +48,7 @@ class AlertConfig:
 
 
 def load(path: Path) -> AlertConfig:
-    """`{"admins": [mail…], "directories": {"/fsx/alice": [mail…]}, "sinks": {…}}`. Raises UsageError, OSError."""
+    """Load `{"admins": [mail…], "directories": {"/fsx/alice": [mail…]}, "sinks": {…}}`. Raises UsageError, OSError."""
     try:
         body: Mapping[str, Any] = json_object(files.read_given(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except ValueError as err:
@@ -64,7 +64,7 @@ def load(path: Path) -> AlertConfig:
 
 
 def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
-    """From the configuration's `sinks`. Raises UsageError."""
+    """Parse the configuration's `sinks`. Raises UsageError."""
     unexpected = sorted(set(body) - set(AlertSinks.__dataclass_fields__))
     if unexpected:
         raise UsageError(f"sinks: {unexpected[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")

@@ -40,8 +40,11 @@ SINK_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class StandingAlert:
-    """`since`: when it began, in Unix seconds; `accepted`: channels that have it; `over`: it has ended, and a channel
-    has not accepted it yet. Its words are those of the last look, none where there was no look yet."""
+    """An alert that stands.
+
+    `since`: when it began, in Unix seconds; `accepted`: channels that have it; `over`: it has ended, and a channel has
+    not accepted it yet. Its words are those of the last look, none where there was no look yet.
+    """
 
     alert: Alert
     since: float
@@ -49,13 +52,13 @@ class StandingAlert:
     over: bool = False
 
     def pending_channels(self, sinks: AlertSinks) -> list[AlertChannel]:
-        """Channels that have not accepted it."""
+        """List the channels that have not accepted it."""
         if not self.alert.sentence:
             return []
         return [channel for channel in senders.channels(sinks, self.alert) if str(channel) not in self.accepted]
 
     def rendered(self) -> Alert:
-        """As it is sent: an alert that comes late says of when it is."""
+        """Render the alert as it is sent: one that comes late says of when it is."""
         if not self.over:
             return self.alert
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
@@ -72,8 +75,11 @@ class StandingAlert:
 
 @dataclass
 class AlertReport:
-    """`new`: keys that stand since this check; `sent`: (key, channel) accepted in this check; `waiting`: (key, channel)
-    to be tried again; `unheard`: keys that stand and that no channel is configured for; `failed`: lines."""
+    """What a check did.
+
+    `new`: keys that stand since this check; `sent`: (key, channel) accepted in this check; `waiting`: (key, channel)
+    to be tried again; `unheard`: keys that stand and that no channel is configured for; `failed`: lines.
+    """
 
     new: list[str] = field(default_factory=list)
     sent: list[tuple[str, AlertChannel]] = field(default_factory=list)
@@ -82,7 +88,7 @@ class AlertReport:
     failed: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Keys and channels."""
+        """Return its JSON form: keys and channels."""
 
         def rows(pairs: Sequence[tuple[str, AlertChannel]]) -> list[dict[str, str]]:
             return [{"about": key, "sink": channel.sink, "to": channel.address} for key, channel in pairs]
@@ -99,19 +105,19 @@ class AlertOutbox:
         self._standing = standing
 
     def standing_keys(self) -> frozenset[str]:
-        """Keys of what stood at the last look, for a threshold that goes down later than it came up."""
+        """Return the keys of what stood at the last look, for a threshold that goes down later than it came up."""
         return frozenset(key for key, entry in self._standing.items() if not entry.over)
 
     def other_keys(self, except_keys: Sequence[str]) -> list[str]:
-        """Keys of the file without `except_keys`."""
+        """Return the keys of the file without `except_keys`."""
         return [key for key in self._standing if key not in except_keys]
 
     def update(
         self, watched: Sequence[str], observed: Mapping[str, Alert | None], now: float | None = None
     ) -> list[str]:
-        """The outcome of a look: for each key that could be looked at the alert, or None where nothing is to be said.
+        """Take the outcome of an inspection: for each key that could be inspected its alert, or None for no alert.
 
-        What is not `watched` any more is forgotten. Keys that stand since this look. Nothing is written yet.
+        What is not `watched` any more is forgotten. Returns the keys that stand since now. Nothing is written yet.
         """
         now = time.time() if now is None else now
         updated, new_keys = {}, []
@@ -153,7 +159,7 @@ class AlertOutbox:
         self.report_pending(report)
 
     def report_pending(self, report: AlertReport) -> None:
-        """What waits, and what nobody hears of."""
+        """Report what waits, and what no channel is configured for."""
         report.waiting = [
             (key, channel) for key, entry in self._standing.items() for channel in entry.pending_channels(self._sinks)
         ]
@@ -191,7 +197,7 @@ class AlertOutbox:
 
 
 def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
-    """What stands after a look."""
+    """Compute what stands after an inspection."""
     if alert is None:
         return None if previous is None else replace(previous, over=True)
     if previous is None:
@@ -204,7 +210,7 @@ def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float)
 
 @contextlib.contextmanager
 def open_outbox(path: Path, sinks: AlertSinks, *, exclusive: bool = True) -> Iterator[AlertOutbox]:
-    """What earlier checks have noted; `exclusive`: for one that sends, which no other may do at the same time.
+    """Open what earlier checks have noted; `exclusive`: for one that sends, which no other may do at the same time.
 
     Raises UsageError for a file of something else, HyperpodKitError while another check sends, OSError.
     """
@@ -232,7 +238,7 @@ def check_and_send(
     *,
     now: float | None = None,
 ) -> AlertReport:
-    """A whole check. `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.update`.
+    """Run a whole check. `inspect`: from the keys that stood before to the outcome, see `AlertOutbox.update`.
 
     Raises as `open_outbox` and `send`. Of other keys that the file knows nothing is forgotten: several checks may share
     it.
@@ -245,12 +251,12 @@ def check_and_send(
 
 
 def default_path(check: str) -> Path:
-    """The file of a check, in its user's home."""
+    """Return the default file of a check, in its user's home."""
     return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check}.json"
 
 
 def read(path: Path) -> dict[str, StandingAlert]:
-    """Key -> what stands. Raises UsageError, OSError."""
+    """Read key -> what stands. Raises UsageError, OSError."""
     try:
         body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] == QUOTA_FORMAT:
@@ -265,7 +271,7 @@ def read(path: Path) -> dict[str, StandingAlert]:
 
 
 def write(path: Path, standing: Mapping[str, StandingAlert]) -> None:
-    """What `read` takes back, on disk when this returns. Raises OSError."""
+    """Write what `read` takes back, on disk when this returns. Raises OSError."""
     body = {"format": FORMAT, "alerts": {key: _encode(entry) for key, entry in standing.items()}}
     atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 

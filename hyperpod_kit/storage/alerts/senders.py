@@ -27,8 +27,11 @@ _MESSAGE_ERRORS = (smtplib.SMTPDataError, smtplib.SMTPNotSupportedError, ValueEr
 
 
 class DeliveryResult(NamedTuple):
-    """`channels`: those that have the alert now; `failed`: the others, one line each; `down`: whether the sink would
-    fail for every other alert too."""
+    """Who has an alert.
+
+    `channels`: those that have it now; `failed`: the others, one line each; `down`: whether the sink would fail for
+    every other alert too.
+    """
 
     channels: Sequence[AlertChannel]
     failed: Sequence[str]
@@ -39,13 +42,13 @@ class AlertSender(Protocol):
     """A sink, open for as long as one check lasts."""
 
     def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> DeliveryResult:
-        """Give it the alert for these channels of its own."""
+        """Send the alert to these channels of its own."""
 
     def close(self) -> None: ...
 
 
 def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
-    """What an alert has to be accepted by."""
+    """List the channels that have to accept an alert."""
     accepting: List[AlertChannel] = []
     if sinks.mail:
         accepting += [AlertChannel("mail", address) for address in dict.fromkeys(alert.to)]
@@ -55,7 +58,7 @@ def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
 
 
 class MailSender:
-    """One connection for all alerts of a check."""
+    """Mail, by one connection for all alerts of a check."""
 
     def __init__(self, sinks: AlertSinks) -> None:
         self._sinks = sinks
@@ -103,7 +106,7 @@ class MailSender:
 
 
 class TopicSender:
-    """SNS."""
+    """SNS, by one client for all alerts of a check."""
 
     def __init__(self, sinks: AlertSinks) -> None:
         self._client: Any = None
@@ -129,7 +132,7 @@ class TopicSender:
         return self._client
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
 SENDERS: Dict[str, Callable[[AlertSinks], AlertSender]] = {"mail": MailSender, "sns": TopicSender}

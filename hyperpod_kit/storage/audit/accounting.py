@@ -31,7 +31,7 @@ class SlurmJob:
 
 
 def parse_jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
-    """One for each node of each line; lines of what never ran are passed over."""
+    """Parse one job for each node of each line; lines of what never ran are passed over."""
     for line in lines:
         fields = line.rstrip("\n").split("|")
         if len(fields) != 6 or not _NUMBER.fullmatch(fields[1]) or not _NUMBER.fullmatch(fields[4]):

@@ -53,7 +53,10 @@ class _ChangelogLine(NamedTuple):
 
 
 def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """Times are those of the server, UTC. Paths are `[FID of the directory]/name`: `lfs fid2path` says which it is."""
+    """Parse `lfs changelog`.
+
+    Times are those of the server, UTC. Paths are `[FID of the directory]/name`: `lfs fid2path` says which it is.
+    """
     sequence = _Sequence(name)
     for number, text in enumerate(lines, 1):
         if not text.strip():
@@ -67,8 +70,11 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
 
 
 class _Sequence:
-    """`waiting`: records that follow one another, which a later line can still contradict; `apart`: lines after them
-    whose numbers do not follow."""
+    """Records in the order of their numbers.
+
+    `waiting`: records that follow one another, which a later line can still contradict; `apart`: lines after them
+    whose numbers do not follow.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -78,7 +84,7 @@ class _Sequence:
         self.last = 0.0
 
     def add(self, line: _ChangelogLine) -> Iterator[Entry]:
-        """What is certain by this line."""
+        """Add a line and return what is certain by it."""
         if not self._waiting or line.number == self._waiting[-1].number + 1:
             yield from self._drop_out_of_sequence(line)
             self._waiting.append(line)
@@ -90,7 +96,7 @@ class _Sequence:
             yield from self._resume_from_out_of_sequence()
 
     def end(self) -> Iterator[Entry]:
-        """What remains."""
+        """Return what remains."""
         while self._out_of_sequence:
             yield from self._resume_from_out_of_sequence()
         while self._waiting:
@@ -105,7 +111,7 @@ class _Sequence:
         yield line.record
 
     def _resume_from_out_of_sequence(self) -> Iterator[Entry]:
-        """So many lines are no name: records are missing, or another dump of the same log begins."""
+        """Go on from lines out of sequence: records are missing, or another dump of the same log begins."""
         while self._waiting:
             yield from self._release()
         lines, self._out_of_sequence = self._out_of_sequence, []
@@ -113,7 +119,7 @@ class _Sequence:
             yield from self.add(line)
 
     def _drop_out_of_sequence(self, following: _ChangelogLine) -> Iterator[Entry]:
-        """The numbers go on behind these lines."""
+        """Drop lines out of sequence, behind which the numbers go on; one that is no repetition becomes a gap."""
         for line in self._out_of_sequence:
             same_number = [other for other in self._waiting if other.number == line.number]
             if any(other.text == line.text for other in same_number):
@@ -136,7 +142,7 @@ class _Sequence:
 
 
 def _parse_line(line: str, name: str) -> _ChangelogLine | None:
-    """A record, None for a line that is none."""
+    """Parse a record, None for a line that is none."""
     match = _LINE.match(line)
     if match is None:
         return None

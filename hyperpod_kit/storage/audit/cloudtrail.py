@@ -37,8 +37,8 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """One file of `{"Records": […]}`, on one line or many, decoded record by record; of one that is damaged or cut
-    what comes before that, and a gap."""
+    """Parse one file of `{"Records": […]}`, on one line or many, decoded record by record; of one that is damaged or
+    cut what comes before that, and a gap."""
     chunks, decoder = iter(lines), json.JSONDecoder()
     text, number = next(chunks, ""), 0
     while len(text) < CHUNK and not _BEGIN.match(text) and (chunk := next(chunks, "")):

@@ -37,7 +37,7 @@ create index jobs_of on jobs (uid, host);
 
 
 class ImportCounts(NamedTuple):
-    """What an import added; `duplicates`: entries that were there already."""
+    """Counts of an import; `duplicates`: entries that were there already."""
 
     records: int
     gaps: int
@@ -45,7 +45,10 @@ class ImportCounts(NamedTuple):
 
 
 class ChainVerdict(NamedTuple):
-    """`broken`: seq of the first row that does not follow, None for none; `last`: digest of the last row."""
+    """Whether the chain holds.
+
+    `broken`: seq of the first row that does not follow, None for none; `last`: digest of the last row.
+    """
 
     rows: int
     broken: Optional[int]
@@ -54,7 +57,10 @@ class ChainVerdict(NamedTuple):
 
 
 class AuditLedger:
-    """`create`: make it where there is none. Raises UsageError for a file that is not ours, sqlite3.Error."""
+    """The audit's records in one file.
+
+    `create`: make it where there is none. Raises UsageError for a file that is not ours, sqlite3.Error.
+    """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
@@ -78,7 +84,7 @@ class AuditLedger:
         self._database.close()
 
     def add(self, entries: Iterable[Entry]) -> ImportCounts:
-        """All of them or none. What is there already (source and id) is passed over."""
+        """Add all entries or none. What is there already (source and id) is passed over."""
         records = gaps = again = 0
         with self._transaction():
             chain = self._last_digest()
@@ -111,14 +117,14 @@ class AuditLedger:
         return ImportCounts(records, gaps, again)
 
     def add_jobs(self, jobs: Iterable[SlurmJob]) -> int:
-        """Remember them; a job that has ended since replaces itself. How many."""
+        """Add jobs and return how many; a job that has ended since replaces itself."""
         with self._transaction():
             rows = [(job.job, job.uid, job.user, job.host, job.start, job.end) for job in jobs]
             self._database.executemany("insert or replace into jobs values (?, ?, ?, ?, ?, ?)", rows)
         return len(rows)
 
     def rows(self, where: str, values: Iterable[Any], limit: int) -> Iterator[dict[str, Any]]:
-        """Records in the order of their time. `where`: SQL of ours, never of a user."""
+        """Yield records in the order of their time. `where`: SQL of ours, never of a user."""
         cursor = self._database.execute(
             f"select seq, {', '.join(_FIELDS)} from records where {where} order by time, seq limit ?", (*values, limit)
         )
@@ -126,14 +132,14 @@ class AuditLedger:
             yield dict(zip(("seq", *_FIELDS), row))
 
     def gaps(self, since: float, until: float) -> list[AuditGap]:
-        """Those that touch the time."""
+        """Return the gaps that overlap the time."""
         cursor = self._database.execute(
             "select * from gaps where until >= ? and since <= ? or until = 0 order by since", (since, until)
         )
         return [AuditGap(*row) for row in cursor]
 
     def jobs_of(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
-        """(job, user) that this user had on this node then."""
+        """Find (job, user) that this user had on this node then."""
         cursor = self._database.execute(
             'select job, user from jobs where uid = ? and host = ? and start <= ? and "end" >= ?',
             (uid, host, when, when),
@@ -141,7 +147,7 @@ class AuditLedger:
         return [(str(job), str(user)) for job, user in cursor]
 
     def verify(self) -> ChainVerdict:
-        """Every row against the one before it."""
+        """Verify every row against the one before it."""
         chain, count, previous_seq = self._metadata("kept from chain") or hash_chain.START, 0, None
         for row in self._database.execute(f"select seq, chain, {', '.join(_FIELDS)} from records order by seq"):
             # Numbers have no holes but those that retention made before the first row.
@@ -152,7 +158,8 @@ class AuditLedger:
         return ChainVerdict(count, None, chain, self._removed_count())
 
     def retain(self, earliest: float, *, dry_run: bool = False) -> int:
-        """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; how many."""
+        """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; returns how
+        many."""
         with self._transaction():
             bound = self._database.execute("select min(seq) from records where time >= ?", (earliest,)).fetchone()[0]
             if bound is None:
@@ -195,7 +202,7 @@ class AuditLedger:
 
 
 def _conflict(later: AuditRecord, stored: Mapping[str, Any]) -> AuditGap:
-    """Two different records of one number: nobody knows which of them is true, so the gap names both."""
+    """Make the gap for two different records of one number: nobody knows which is true, so the gap names both."""
     body = later.to_dict()
     differing = [name for name in _FIELDS if body[name] != stored[name]]
     first, second = ({name: value[name] for name in differing} for value in (stored, body))

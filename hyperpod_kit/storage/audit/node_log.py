@@ -12,7 +12,7 @@ SOURCE = "node"
 
 
 def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """A broken link is a gap: lines are missing there, or one was changed."""
+    """Parse a node's audit log. A broken link is a gap: lines are missing there, or one was changed."""
     last, expected = 0.0, None
     for number, body, follows in hash_chain.read(line for line in lines if line.strip()):
         host, count = str(body.get("host", "")), _line_number(body)
@@ -66,7 +66,7 @@ def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
 
 
 def _time(body: dict[str, Any], last: float) -> float:
-    """When it was; `last` where the line does not say, or says what no clock shows."""
+    """Read when it was; `last` where the line does not say, or says what no clock shows."""
     time = body.get("time", last)
     if not isinstance(time, (int, float)) or isinstance(time, bool):
         return last
@@ -77,7 +77,7 @@ def _time(body: dict[str, Any], last: float) -> float:
 
 
 def _line_number(body: dict[str, Any]) -> int | None:
-    """The line's own number, None where it has none that a writer gives."""
+    """Read the line's own number, None where it has none that a writer gives."""
     count = body.get("number")
     if not isinstance(count, int) or not 0 <= count < 1 << 63:
         return None

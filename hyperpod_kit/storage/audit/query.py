@@ -13,7 +13,10 @@ MAX_ROWS = 100_000
 
 @dataclass(frozen=True)
 class AuditQuery:
-    """None and "" ask nothing. `path`: the file or everything below it; user: a name, or a uid in digits."""
+    """A question to the ledger; None and "" ask nothing.
+
+    `path`: the file or everything below it; user: a name, or a uid in digits.
+    """
 
     path: str = ""
     user: str = ""
@@ -26,7 +29,10 @@ class AuditQuery:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """`rows`: records, each with `job` and `by` from accounting where the log had none; `more`: there are more rows."""
+    """Answer to a query.
+
+    `rows`: records, each with `job` and `by` from accounting where the log had none; `more`: there are more rows.
+    """
 
     rows: list[dict[str, Any]]
     gaps: list[AuditGap]
@@ -34,7 +40,7 @@ class AuditResult:
 
 
 def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
-    """The answer. A question by job looks at the joined rows, as the log alone may not know it."""
+    """Answer a query. A question by job looks at the joined rows, as the log alone may not know it."""
     where, values = ["time >= ?", "time <= ?"], [query.since, query.until]
     parameters: list[Any] = []
     if query.path:
@@ -67,7 +73,7 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
 
 
 def join_accounting(ledger: AuditLedger, row: dict[str, Any]) -> dict[str, Any]:
-    """The row with the job that its user had on that node then, where it has none and there was exactly one."""
+    """Fill in the job that the row's user had on that node then, where it has none and there was exactly one."""
     if row["uid"] < 0 or not row["host"] or (row["job"] and row["user"]):
         return row
     jobs = ledger.jobs_of(row["uid"], row["host"], row["time"])

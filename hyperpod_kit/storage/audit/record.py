@@ -11,11 +11,13 @@ from hyperpod_kit.untrusted.text import clean
 
 @dataclass(frozen=True)
 class AuditRecord:
-    """`time`: Unix seconds; source: which log; id: unique in that source, so that a second import adds nothing.
+    """An operation on a file.
 
-    op: read, write, create, delete, rename, list or the log's own word; path: what the log calls it; user: of Linux, or
-    who AWS says it was; uid: -1 where nobody knows; job: Slurm's number; by: what says so (cgroup, environment, log,
-    accounting); result: "" for success; note: what is not sure.
+    `time`: Unix seconds; source: which log; id: unique in that source, so that a second import adds nothing.
+
+    op: read, write, create, delete, rename, list or the log's own word; path: what the log calls it; user: of Linux,
+    or who AWS says it was; uid: -1 where nobody knows; job: Slurm's number; by: what says so (cgroup, environment,
+    log, accounting); result: "" for success; note: what is not sure.
     """
 
     time: float
@@ -35,7 +37,7 @@ class AuditRecord:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return its JSON form."""
         return asdict(self)
 
 
@@ -58,14 +60,14 @@ OVERLONG = "\0 a line that is longer than a line of such a log can be\n"
 
 
 class Importer(Protocol):
-    """From lines of a log to entries. Lines that are none of that log are gaps: they may have said something."""
+    """Parses lines of a log to entries. Lines that are none of that log are gaps: they may have said something."""
 
     def __call__(self, lines: Iterable[str], name: str) -> Iterator[Entry]: ...
 
 
 def storable(entry: Entry) -> Entry:
-    """The entry as SQLite keeps it and gives it back: half a surrogate pair is written as an escape; what has no time,
-    or a number that no kernel gives, is a gap."""
+    """Convert an entry to what SQLite keeps and gives back: half a surrogate pair is written as an escape; what has no
+    time, or a number that no kernel gives, is a gap."""
     if isinstance(entry, AuditGap):
         times = (entry.since, entry.until)
         if not all(map(math.isfinite, times)):
@@ -86,6 +88,6 @@ def _encodable_texts(entry: Entry) -> dict[str, Any]:
 
 
 def unreadable_line(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
-    """A line that says nothing. `time`: of the last line before it."""
+    """Make the gap for a line that cannot be read. `time`: of the last line before it."""
     reason = f"{name}, line {number}, cannot be read: {clean(text, 200)}"
     return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", reason, "")

@@ -30,7 +30,7 @@ BEST_EFFORT = "S3 delivers these logs as well as it can: a request may have no l
 
 
 def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """Every line; and one gap over all of them, because the log promises nothing."""
+    """Parse every line; yields one gap over all of them too, because the log promises nothing."""
     first = last = 0.0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -63,5 +63,5 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
 
 
 def _value(field: str) -> str:
-    """A field without the dash that stands for nothing."""
+    """Return a field, "" for the dash that stands for nothing."""
     return "" if field == "-" else field

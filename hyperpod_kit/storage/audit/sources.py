@@ -15,7 +15,10 @@ from hyperpod_kit.untrusted.files import open_nonblocking
 
 
 class AuditSource(NamedTuple):
-    """`max_line`: characters that a line of such a log may have; a longer one is a gap and is never held whole."""
+    """A kind of log.
+
+    `max_line`: characters that a line of such a log may have; a longer one is a gap and is never held whole.
+    """
 
     importer: Importer
     max_line: int
@@ -31,7 +34,7 @@ IMPORTERS: dict[str, AuditSource] = {
 
 
 def list_files(paths: tuple[Path, ...]) -> list[Path]:
-    """Files, and every file below directories, in a stable order. Raises Absent."""
+    """List files, and every file below directories, in a stable order. Raises Absent."""
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -44,7 +47,7 @@ def list_files(paths: tuple[Path, ...]) -> list[Path]:
 
 
 def read_entries(kind: str, path: Path) -> Iterator[Entry]:
-    """Entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
+    """Read the entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
 
     Raises Absent when it cannot be opened.
     """
@@ -66,13 +69,16 @@ def read_entries(kind: str, path: Path) -> Iterator[Entry]:
 
 
 def source_name(kind: str) -> str:
-    """What its records call their source."""
+    """Return what its records call their source."""
     return {"changelog": changelog.SOURCE}.get(kind, kind)
 
 
 def _lines(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
-    """Lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail, which is
-    one line, pieces. Ends at damage, which is added to `damage`."""
+    """Yield lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail,
+    which is one line, pieces.
+
+    Ends at damage, which is added to `damage`.
+    """
     by_line = source.importer is not cloudtrail.read_entries
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     try:

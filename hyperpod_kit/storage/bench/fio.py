@@ -20,7 +20,7 @@ def is_installed() -> bool:
 
 
 def command(directory: Path, kind: str, streams: int, file_size: int) -> list[str]:
-    """`kind`: write or read. Sequential, 4 MiB blocks, one file a stream, synced at the end."""
+    """Build fio's command. `kind`: write or read. Sequential, 4 MiB blocks, one file a stream, synced at the end."""
     return [
         *(
             "fio",
@@ -35,7 +35,7 @@ def command(directory: Path, kind: str, streams: int, file_size: int) -> list[st
 
 
 def measure(directory: Path, kind: str, streams: int, file_size: int) -> StreamSample:
-    """One run. Raises RunError, RunTimeout."""
+    """Run fio once. Raises RunError, RunTimeout."""
     argv = command(directory, kind, streams, file_size)
     try:
         completed = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT, check=False)
@@ -50,6 +50,6 @@ def measure(directory: Path, kind: str, streams: int, file_size: int) -> StreamS
 
 
 def parse_report(kind: str, streams: int, printed: str) -> StreamSample:
-    """fio's JSON. Warnings may stand before it. Raises ValueError, KeyError."""
+    """Parse fio's JSON. Warnings may stand before it. Raises ValueError, KeyError."""
     body: dict[str, Any] = json_object(printed[printed.index("{") :])["jobs"][0][kind]
     return StreamSample(kind, streams, int(body["io_bytes"]), float(body["runtime"]) / 1000, False)

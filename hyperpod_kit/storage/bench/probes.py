@@ -11,14 +11,17 @@ from hyperpod_kit.untrusted import by_descriptor
 
 
 class ProbeResult(NamedTuple):
-    """`can`: whether it works; `why`: the error when it does not, what was seen where that says more."""
+    """Result of a probe.
+
+    `can`: whether it works; `why`: the error when it does not, what was seen where that says more.
+    """
 
     can: bool
     why: str = ""
 
 
 def run_probes(directory: Path) -> Dict[str, ProbeResult]:
-    """Every capability by name, in an empty directory that is the caller's to remove."""
+    """Probe every capability, by name, in an empty directory that the caller removes."""
     results = {}
     for name, run_probe in _PROBES.items():
         probe_directory = directory / name
@@ -68,8 +71,10 @@ def _overwrite(directory: Path) -> ProbeResult:
 
 
 def _flock(directory: Path) -> ProbeResult:
-    """That a lock keeps a second opener out, which is more than that the call succeeds. By hand: it is the call itself
-    that is looked at."""
+    """Probe that a lock keeps a second opener out, which is more than that the call succeeds.
+
+    By hand: it is the call itself that is looked at.
+    """
     path = _write_file(directory / "a")
     with path.open("rb") as first, path.open("rb") as second:
         fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +86,7 @@ def _flock(directory: Path) -> ProbeResult:
 
 
 def _atime(directory: Path) -> ProbeResult:
-    """Whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
+    """Probe whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
     path = _write_file(directory / "a")
     by_descriptor.set_times(path, (1e9, 1e9 + 1))
     before = path.stat().st_atime
@@ -119,7 +124,7 @@ def _sync_directory(directory: Path) -> ProbeResult:
 
 
 def _exclusive(directory: Path) -> ProbeResult:
-    """That a file which is there cannot be made again."""
+    """Probe that a file which is there cannot be made again."""
     path = _write_file(directory / "a")
     try:
         os.close(by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))

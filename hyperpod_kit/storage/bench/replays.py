@@ -29,7 +29,10 @@ class ReplayFailed(HyperpodKitError):
 
 
 class ReplayRequest(NamedTuple):
-    """`size`: bytes of one checkpoint of all ranks; `ranks`: processes on this machine; `writers`: by name."""
+    """A replay to run.
+
+    `size`: bytes of one checkpoint of all ranks; `ranks`: processes on this machine; `writers`: by name.
+    """
 
     size: int
     ranks: int
@@ -37,7 +40,7 @@ class ReplayRequest(NamedTuple):
 
 
 def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> list[Sample]:
-    """The timed saves. Raises ReplayFailed, BudgetSpent."""
+    """Run the replay and return the timed saves. Raises ReplayFailed, BudgetSpent."""
     # Our engine holds two checkpoints while a third is written.
     scratch.reserve(SAVES * request.size, f"a checkpoint by {writer}")
     directory = scratch.make_directory(f"replay-{writer}")
@@ -82,7 +85,7 @@ def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[st
 
 
 def _end_replay(child: subprocess.Popen[str]) -> None:
-    """Nothing of the replay runs any more: it is asked first, so that it ends its ranks and its agent."""
+    """End the replay: by a signal first, so that it ends its ranks and its agent."""
     if child.poll() is None:
         child.terminate()
         try:

@@ -12,7 +12,7 @@ _PAGE = mmap.PAGESIZE
 
 
 def resident_share(path: Path) -> float:
-    """Share of the file's pages in the page cache, 0 to 1. Raises OSError."""
+    """Measure the share of the file's pages in the page cache, 0 to 1. Raises OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size

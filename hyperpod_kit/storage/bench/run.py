@@ -43,7 +43,7 @@ class BenchMount:
 
 @dataclass
 class MountReport:
-    """What was found; `left_out`: measurements that were not made, and why."""
+    """What was measured of a mount; `left_out`: measurements that were not made, and why."""
 
     mount: BenchMount
     probes: dict[str, probes.ProbeResult] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class MountReport:
     left_out: list[str] = field(default_factory=list)
 
     def shape(self, kind: str) -> StreamShape | None:
-        """Of own streams; `kind`: write or read."""
+        """Fit the shape of own streams; `kind`: write or read."""
         return fit_shape([sample for sample in self.streams if sample.kind == kind])
 
     def _shape_json(self, kind: str) -> dict[str, Any] | None:
@@ -62,7 +62,7 @@ class MountReport:
         return None if stream_shape is None else stream_shape._asdict()
 
     def to_json(self) -> dict[str, Any]:
-        """Rates in bytes a second, times in seconds."""
+        """Return its JSON form: rates in bytes a second, times in seconds."""
         small_files = None
         if self.small is not None:
             small_files = self.small._asdict()
@@ -81,7 +81,7 @@ class MountReport:
 
 
 def parse_mount(text: str) -> BenchMount:
-    """`/fsx` or `/fsx=fsx-lustre`. Raises UsageError."""
+    """Parse `/fsx` or `/fsx=fsx-lustre`. Raises UsageError."""
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
         raise Absent(f"{path} is no directory here")
@@ -108,7 +108,7 @@ def measure(
     replay_request: ReplayRequest | None,
     progress: Callable[[str], None],
 ) -> MountReport:
-    """All of it. What its budget does not cover is left out. Raises OSError when nothing can be written there."""
+    """Measure a mount. What its budget does not cover is left out. Raises OSError when nothing can be written there."""
     report = MountReport(mount)
 
     def try_measurement(what: str, work: Callable[[], None]) -> None:
@@ -144,7 +144,7 @@ def measure(
 
 
 def to_calibration(reports: list[MountReport]) -> Calibration:
-    """What `storage plan --calibration` reads. Raises HyperpodKitError without a single save."""
+    """Convert reports to what `storage plan --calibration` reads. Raises HyperpodKitError without a single save."""
     samples = tuple(save for report in reports for save in report.saves)
     if not samples:
         raise HyperpodKitError("no save was measured, so there is nothing to plan from", hint="--budget SIZE")
@@ -153,13 +153,13 @@ def to_calibration(reports: list[MountReport]) -> Calibration:
 
 
 def _file_size(share: float, counts: tuple[int, ...]) -> int:
-    """Bytes of a stream, in whole blocks: all steps together write no more than `share`."""
+    """Compute the bytes of a stream, in whole blocks: all steps together write no more than `share`."""
     parts = sum(counts) + 1 / 8
     return max(BLOCK, min(MAX_STREAM_BYTES, int(share / parts)) // BLOCK * BLOCK)
 
 
 def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
-    """(streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
+    """List (streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
     eighth = max(BLOCK, file_size // 8 // BLOCK * BLOCK)
     steps = [(count, file_size) for count in counts]
     if eighth < file_size:

@@ -72,7 +72,7 @@ class Scratch:
         self.remaining -= size
 
     def make_directory(self, name: str) -> Path:
-        """A new empty directory in it."""
+        """Make a new empty directory in it."""
         path = self.path / name
         by_descriptor.make_directory(path)
         return path

@@ -8,9 +8,12 @@ from hyperpod_kit.storage.bench.streams import StreamSample
 
 
 class StreamShape(NamedTuple):
-    """`first`: seconds before bytes flow; `stream`: bytes a second of one stream; `whole`: of all together, None when
-    it was never reached; `knee`: streams from which on more do not help, None with `whole`; `error`: greatest relative
-    error of a sample's time."""
+    """How streams scale.
+
+    `first`: seconds before bytes flow; `stream`: bytes a second of one stream; `whole`: of all together, None when it
+    was never reached; `knee`: streams from which on more do not help, None with `whole`; `error`: greatest relative
+    error of a sample's time.
+    """
 
     first: float
     stream: float
@@ -19,7 +22,7 @@ class StreamShape(NamedTuple):
     error: float
 
     def seconds(self, streams: int, size: float) -> float:
-        """Of `streams` streams with `size` bytes in all."""
+        """Predict the seconds of `streams` streams with `size` bytes in all."""
         rate = self.stream * streams
         if self.whole is not None:
             rate = min(rate, self.whole)
@@ -31,7 +34,10 @@ NO_GAIN = 0.8
 
 
 def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
-    """Of samples of one kind; None without a sample of one stream. Two sizes of one stream are needed for `first`."""
+    """Fit the shape of samples of one kind; None without a sample of one stream.
+
+    Two sizes of one stream are needed for `first`.
+    """
     alone = sorted((sample for sample in samples if sample.streams == 1), key=lambda sample: sample.size)
     if not alone:
         return None
@@ -46,7 +52,7 @@ def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
 
 
 def _total_rate(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
-    """The rate that many streams do not get beyond, None when each still has its own rate."""
+    """Find the rate that many streams do not exceed, None when each still has its own rate."""
     rates = [
         (sample.streams, sample.size / max(sample.seconds - first, 1e-9)) for sample in samples if sample.streams > 1
     ]
@@ -57,7 +63,7 @@ def _total_rate(first: float, stream: float, samples: Sequence[StreamSample]) ->
 
 
 def _fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """(seconds at 0 bytes, bytes a second): the line of least relative error; through 0 when there is one size."""
+    """Fit (seconds at 0 bytes, bytes a second): the line of least relative error; through 0 when there is one size."""
     weights = [1 / seconds**2 for _, seconds in points]
     total = sum(weights)
     mean_x = sum(weight * x for weight, (x, _) in zip(weights, points)) / total

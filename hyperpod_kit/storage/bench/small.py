@@ -14,7 +14,10 @@ SIZE = 4096
 
 
 class SmallFiles(NamedTuple):
-    """Seconds a file: the median and the 95th percentile of making and of opening one; files a second of the rest."""
+    """Costs of small files.
+
+    Seconds a file: the median and the 95th percentile of making and of opening one; files a second of the rest.
+    """
 
     files: int
     make: float
@@ -26,7 +29,7 @@ class SmallFiles(NamedTuple):
 
 
 def measure(directory: Path, count: int) -> SmallFiles:
-    """`count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
+    """Measure `count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
     folder = walk.open_directory(str(directory))
     try:
         return _measure(folder, directory, count)
@@ -78,6 +81,6 @@ def _seconds_of(work: Callable[[], None]) -> float:
 
 
 def _median_and_95th(values: list[float]) -> tuple[float, float]:
-    """The median and the 95th percentile."""
+    """Compute the median and the 95th percentile."""
     ranked = sorted(values)
     return ranked[len(ranked) // 2], ranked[len(ranked) * 95 // 100]

@@ -21,8 +21,11 @@ BLOCK = 4 * 2**20
 
 
 class StreamSample(NamedTuple):
-    """`kind`: write or read; `size`: bytes of all streams; `direct`: past the page cache; `cached`: share of what was
-    read that memory had already."""
+    """A timed run.
+
+    `kind`: write or read; `size`: bytes of all streams; `direct`: past the page cache; `cached`: share of what was
+    read that memory had already.
+    """
 
     kind: str
     streams: int
@@ -33,12 +36,12 @@ class StreamSample(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Bytes a second of all streams together."""
+        """Compute the bytes a second of all streams together."""
         return self.size / self.seconds
 
 
 def write(directory: Path, streams: int, file_size: int) -> StreamSample:
-    """`streams` new files of `file_size` bytes (whole blocks), written at once and synced. Raises OSError."""
+    """Write `streams` new files of `file_size` bytes (whole blocks) at once, and sync them. Raises OSError."""
     with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
         view[:] = os.urandom(BLOCK)
         direct = [False] * streams
@@ -58,7 +61,7 @@ def write(directory: Path, streams: int, file_size: int) -> StreamSample:
 
 
 def read(directory: Path, streams: int) -> StreamSample:
-    """The files that `write` made, each by a thread. Raises OSError."""
+    """Read the files that `write` made, each by a thread. Raises OSError."""
     paths = [directory / str(number) for number in range(streams)]
     cached = []
     for path in paths:
@@ -81,7 +84,7 @@ def read(directory: Path, streams: int) -> StreamSample:
 
 
 def _open_uncached(path: Path, flags: int) -> tuple[int, bool]:
-    """A descriptor, and whether it is past the page cache."""
+    """Open a file; returns a descriptor, and whether it is past the page cache."""
     try:
         return by_descriptor.open_file(path, flags | os.O_DIRECT, 0o600), True
     except FileExistsError:
@@ -94,7 +97,7 @@ def _open_uncached(path: Path, flags: int) -> tuple[int, bool]:
 
 
 def _run_threads(work: Callable[[int, threading.Event], None], count: int) -> float:
-    """Seconds from when all threads may begin until the last is done. Raises what one of them raised.
+    """Run threads; returns the seconds from when all may begin until the last is done. Raises what one of them raised.
 
     When the wait for them ends early (Ctrl-C), they are told to stop and waited for: what they write to is removed
     next, and what they write from is freed.

@@ -39,14 +39,17 @@ class Sample:
 
     @property
     def each(self) -> float:
-        """Bytes a second of each process."""
+        """Compute the bytes a second of each process."""
         return self.size / self.seconds / self.writers
 
 
 class Rate(NamedTuple):
-    """`each`: bytes a second of one process that writes, `writers` of which were measured on a node; `error`: greatest
+    """How fast a writer is.
+
+    `each`: bytes a second of one process that writes, `writers` of which were measured on a node; `error`: greatest
     relative error of a time predicted with it among its own samples; `stall`: bytes a second of one process while
-    training stands still, None where it stands still to the end; `largest`: bytes that one process wrote at most."""
+    training stands still, None where it stands still to the end; `largest`: bytes that one process wrote at most.
+    """
 
     each: float
     writers: int
@@ -56,24 +59,27 @@ class Rate(NamedTuple):
     largest: float = 0.0
 
     def seconds(self, size: float, writers: int) -> float:
-        """Until `size` bytes are written by `writers` processes, nothing else in their way."""
+        """Predict the seconds until `size` bytes are written by `writers` processes, nothing else in their way."""
         return size / (self.each * writers)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """`source`: where it is from, in words; `about`: machine, kernel, mount options, date."""
+    """Samples by storage and writer.
+
+    `source`: where they are from, in words; `about`: machine, kernel, mount options, date.
+    """
 
     source: str
     samples: tuple[Sample, ...]
     about: dict[str, Any] = field(default_factory=dict)
 
     def rate(self, storage: str, writer: str) -> Rate | None:
-        """None where nothing of the kind was measured."""
+        """Return the rate of a storage and writer, None where nothing of the kind was measured."""
         return fit_rate(sample for sample in self.samples if (sample.storage, sample.writer) == (storage, writer))
 
     def to_json(self) -> dict[str, Any]:
-        """What `load` takes back."""
+        """Return its JSON form: what `load` takes back."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -84,7 +90,7 @@ class Calibration:
 
 
 def fit_rate(samples: Iterable[Sample]) -> Rate | None:
-    """The rate of samples of one storage and one writer, None of none."""
+    """Fit the rate of samples of one storage and one writer, None of none."""
     sample_list = list(samples)
     if not sample_list:
         return None
@@ -107,7 +113,7 @@ class CalibrationCell(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative: 0.05 is 5 % too slow."""
+        """Compute the relative error: 0.05 is 5 % too slow."""
         return self.predicted / self.sample.seconds - 1
 
     @property
@@ -118,7 +124,7 @@ class CalibrationCell(NamedTuple):
 
 
 def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
-    """Every sample beside what the calibration says of it."""
+    """Compare every sample with what the calibration predicts."""
     out = []
     for sample in calibration.samples:
         same_kind = [

@@ -44,7 +44,7 @@ class Band:
 
     @staticmethod
     def around(value: float, error: float) -> Band:
-        """`error` relative, either way."""
+        """Make a band around a time, with a relative error either way."""
         return Band(value * (1 - error), value, value * (1 + error))
 
     def __add__(self, other: Band) -> Band:
@@ -53,7 +53,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Cost:
-    """US dollars a month, None where a price is not known, and the prices that they are from."""
+    """What a choice costs: US dollars a month, None where a price is not known, and the prices used."""
 
     usd: float | None
     prices: tuple[tuple[str, Price], ...]
@@ -82,7 +82,7 @@ class StorageChoice:
 
     @property
     def monthly(self) -> float:
-        """US dollars; without end where a price is not known."""
+        """Return US dollars a month, infinite where a price is not known."""
         if self.cost.usd is None:
             return math.inf
         return self.cost.usd
@@ -99,7 +99,7 @@ def list_choices(
     calibration: Calibration | None,
     prices: Mapping[str, Price],
 ) -> list[StorageChoice]:
-    """The kind in every size that it can be bought in; where each save and each lost GPU hour cost money, in rarer
+    """List the kind in every size that it can be bought in; where each save and each lost GPU hour cost money, in rarer
     rhythms too."""
     choices = [
         _make_choice(kind, facts, size, calibration, prices, lustre)
@@ -130,31 +130,31 @@ def _lustre_sizes(
 
 
 def write_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
-    """PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
+    """Count the PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
     parts_of_files = _parts_of_files(kind, facts, size)
     uploads = sum(parts > 1 for parts in parts_of_files)
     return sum(parts_of_files) + 2 * uploads
 
 
 def read_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
-    """GETs that read one save back, in the parts in which it was written."""
+    """Count the GETs that read one save back, in the parts in which it was written."""
     return sum(_parts_of_files(kind, facts, size))
 
 
 def loads_a_month(facts: JobFacts) -> float:
-    """How often a checkpoint is read back from storage: after each failure that leaves none in memory."""
+    """Estimate how often a checkpoint is read back from storage: after each failure that leaves none in memory."""
     return MONTH / facts.mtbf * (1.0 - memory_share(facts))
 
 
 def memory_share(facts: JobFacts) -> float:
-    """Of the failures, those that leave the newest save in some memory. Another's writer has none there."""
+    """Compute the share of failures that leave the newest save in some memory. Another's writer has none there."""
     if facts.writer is not PlannedWriter.HYPERPOD_KIT:
         return 0.0
     return facts.memory_share
 
 
 def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
-    """Of each file of a save that S3 takes; none where requests are not billed."""
+    """List the parts of each file of a save that S3 takes; none where requests are not billed."""
     if kind.puts is None:
         return []
     files = [size.model, size.optimizer]
@@ -165,7 +165,7 @@ def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) ->
 
 
 def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: float) -> float:
-    """Bytes of one request."""
+    """Compute the bytes of one request."""
     if kind.parts:
         return float((facts.mountpoint_part_mib or size.part_mib) * MIB)
     if kind.then is not None:
@@ -174,7 +174,7 @@ def _part_bytes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: 
 
 
 def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
-    """The least time that so many requests take."""
+    """Compute the least time that so many requests take."""
     if kind.puts is None:
         return 0.0
     if kind.whole_bucket:
@@ -183,15 +183,16 @@ def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
 
 
 def _writing_nodes(facts: JobFacts) -> int:
-    """The nodes that write at once."""
+    """Count the nodes that write at once."""
     if facts.writer.sharded:
         return facts.nodes
     return 1
 
 
 def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
-    """Bytes a second that a file system has to take so as not to be the bottleneck: all that the writers drive while
-    training waits for them; behind training's back only what brings a save to its end in half an interval."""
+    """Compute the bytes a second that a file system has to take so as not to be the bottleneck: all that the writers
+    drive while training waits for them; behind training's back only what brings a save to its end in half an interval.
+    """
     driven = min(rate.each * size.files, _writing_nodes(facts) * facts.network)
     if facts.writer.waits:
         return driven
@@ -200,8 +201,8 @@ def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> fl
 
 
 def _writer_rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tuple[Rate, bool]:
-    """The rate of this storage and writer, and whether it was measured; otherwise the slowest that the published
-    tables have of a writer of that shape."""
+    """Look up the rate of this storage and writer, and whether it was measured; otherwise the slowest that the
+    published tables have of a writer of that shape."""
     writer = facts.writer.value
     if calibration is not None:
         measured = calibration.rate(storage, writer)
@@ -219,7 +220,8 @@ def _writer_rate(storage: str, facts: JobFacts, calibration: Calibration | None)
 def _write_time(
     storage: str, limit: float, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None, least: float
 ) -> tuple[Band, bool]:
-    """Seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most, and `least` at least."""
+    """Predict the seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most, and `least`
+    at least."""
     rate, measured = _writer_rate(storage, facts, calibration)
     at_limit = max(size.total / limit, least)
     likely = max(rate.seconds(size.total, size.files), at_limit)
@@ -229,7 +231,7 @@ def _write_time(
 
 
 def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
-    """Bytes a second that pass at most: of a node, of one file, of the whole."""
+    """Compute the bytes a second that pass at most: of a node, of one file, of the whole."""
     nodes = _writing_nodes(facts)
     if kind.local:
         return nodes * 100e9  # no network in its way
@@ -247,7 +249,7 @@ def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, l
 
 
 def tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
-    """Bytes a second to buy: what the writers drive, in whole steps."""
+    """Compute the bytes a second to buy: what the writers drive, in whole steps."""
     demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, None)[0])
     return max(1, math.ceil(demand / catalog.TIERING_STEP)) * catalog.TIERING_STEP
 
@@ -309,7 +311,7 @@ def _make_choice(
 
 
 def _rhythm(failing: interval.FailureModel, every: float | None, closest: float) -> interval.Rhythm:
-    """The rhythm that somebody asks for, else the best one."""
+    """Choose the rhythm that was asked for, else the best one."""
     if every:
         return interval.rhythm_at(failing, every)
     return interval.best_rhythm(failing, least=closest, captures=1)
@@ -380,7 +382,7 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
 
 
 def _refusals(choice: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
-    """Why it cannot be taken, everything at once."""
+    """List every reason why it cannot be taken."""
     return (
         *_writer_refusals(choice.kind, facts),
         *_part_refusals(choice.kind, facts, size),

@@ -175,27 +175,31 @@ class LustreSize:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second of the whole. AWS counts 1200 GiB as 1.2 TiB: 60 TiB of 250 are printed as 15,000 MB/s."""
+        """Compute the bytes a second of the whole.
+
+        AWS counts 1200 GiB as 1.2 TiB: 60 TiB of 250 are printed as 15,000 MB/s.
+        """
         return self.capacity / 1000 * self.throughput * MB
 
     def stream(self, file: float) -> float:
-        """Bytes a second of one file: of as many targets as the default layout stripes it over, and there are."""
+        """Compute the bytes a second of one file: of as many targets as the default layout stripes it over, and there
+        are."""
         stripes = next(count for most, count in STRIPES if file <= most)
         return min(stripes, max(1, self.capacity // OST_GIB)) * OST_GIB / 1000 * self.throughput * MB
 
     @property
     def room(self) -> float:
-        """Bytes, of which nobody fills more than 80 %."""
+        """Compute its bytes, of which nobody fills more than 80 %."""
         return self.capacity * 2**30
 
     @property
     def gigabytes(self) -> float:
-        """What a month is charged for; AWS's own examples charge a 1,200 GiB system as 1,200 GB."""
+        """The gigabytes that a month is charged for; AWS's own examples charge a 1,200 GiB system as 1,200 GB."""
         return float(self.capacity)
 
 
 def lustre_for(bandwidth: float, room: float, throughput: int, efa: bool = False) -> LustreSize:
-    """The smallest file system of that throughput with `bandwidth` bytes a second and `room` bytes."""
+    """Choose the smallest file system of that throughput with `bandwidth` bytes a second and `room` bytes."""
     capacity = max(bandwidth / (throughput * MB) * 1000, room / 2**30)
     if efa:
         step = EFA_STEPS[throughput]
@@ -206,7 +210,8 @@ def lustre_for(bandwidth: float, room: float, throughput: int, efa: bool = False
 
 
 def lustre_sizes(bandwidth: float, room: float, throughput: int, efa: bool = False) -> list[LustreSize]:
-    """From the smallest that has the room to the one that is no bottleneck, each about twice as large as the last."""
+    """List the sizes from the smallest that has the room to the one that is no bottleneck, each about twice as large
+    as the last."""
     first, last = lustre_for(0, room, throughput, efa), lustre_for(bandwidth, room, throughput, efa)
     sizes = [first]
     while sizes[-1].capacity * 2 < last.capacity:
@@ -217,5 +222,5 @@ def lustre_sizes(bandwidth: float, room: float, throughput: int, efa: bool = Fal
 
 
 def gigabytes(size: float) -> float:
-    """Bytes as S3 and EFS charge them."""
+    """Convert bytes to gigabytes as S3 and EFS charge them."""
     return size / GB

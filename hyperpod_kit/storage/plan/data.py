@@ -27,32 +27,35 @@ class Line(NamedTuple):
     rate: float
 
     def seconds(self, files: float, size: float) -> float:
-        """For `files` files of `size` bytes in all."""
+        """Compute the seconds of `files` files of `size` bytes in all."""
         return files * self.each + size / self.rate
 
 
 def line_through(first: tuple[float, float, float], second: tuple[float, float, float]) -> Line:
-    """The line through two measurements, (files, bytes, seconds) each."""
+    """Fit the line through two measurements, (files, bytes, seconds) each."""
     (files, size, spent), (files2, size2, spent2) = first, second
     slope = (spent2 * files - spent * files2) / (size2 * files - size * files2)
     return Line((spent - slope * size) / files, 1 / slope)
 
 
 def streaming_cost() -> Line:
-    """What FastFile adds to reading the same file from NVMe: 0.083 s to the first byte, then 306 MiB/s."""
+    """Return what FastFile adds to reading the same file from NVMe: 0.083 s to the first byte, then 306 MiB/s."""
     rows = [(float(row.files), row.files * row.size, row.streamed_read - row.local_read) for row in seeds.STREAMED]
     return line_through(rows[0], rows[1])
 
 
 def copy_cost(tool: str) -> Line:
-    """A tool's copy from S3 to NVMe."""
+    """Return the cost of a tool's copy from S3 to NVMe."""
     rows = [(float(row.files), row.files * row.size, row.seconds) for row in seeds.BULK if row.tool == tool]
     return line_through(rows[0], rows[1])
 
 
 class DataAdvice(NamedTuple):
-    """`place`: stream, merge or fsx-lustre; `why`; `copy`: seconds that s5cmd would take to bring all of it to NVMe
-    before training; `stream`: seconds that streaming adds to one pass; `merged`: the same once files are merged."""
+    """Where data should lie.
+
+    `place`: stream, merge or fsx-lustre; `why`; `copy`: seconds that s5cmd would take to bring all of it to NVMe
+    before training; `stream`: seconds that streaming adds to one pass; `merged`: the same once files are merged.
+    """
 
     place: str
     why: tuple[str, ...]
@@ -62,7 +65,7 @@ class DataAdvice(NamedTuple):
 
 
 def advise(data: DataSet) -> DataAdvice:
-    """Where this data set should lie. Without `rows_a_second` only its files are judged."""
+    """Advise where this data set should lie. Without `rows_a_second` only its files are judged."""
     line, copy = streaming_cost(), copy_cost("s5cmd")
     stream = line.seconds(data.files, data.size)
     merged = line.seconds(max(1.0, data.size / MERGED_BYTES), data.size)
@@ -114,8 +117,11 @@ class StreamedRow(NamedTuple):
 
 
 def streamed_rows() -> list[StreamedRow]:
-    """The published comparison of streaming with a copy. Its training time is ten times too small: 9.7 s a step and
-    90 million rows of 32 a step are 27.3 million seconds, printed 2.78 million, so streaming costs a tenth as much."""
+    """Compare the published times of streaming with a copy.
+
+    Their training time is ten times too small: 9.7 s a step and 90 million rows of 32 a step are 27.3 million seconds,
+    printed 2.78 million, so streaming costs a tenth as much.
+    """
     train = seeds.STEP_SECONDS * seeds.ROWS / seeds.ROWS_A_STEP
     out = []
     for row in seeds.STREAMED:

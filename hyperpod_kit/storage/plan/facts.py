@@ -38,7 +38,7 @@ class PlannedWriter(Enum):
 
     @property
     def needs_rename(self) -> bool:
-        """DCP writes `.metadata.tmp` and renames it; ours commits by a manifest that is written last."""
+        """Whether it renames files: DCP writes `.metadata.tmp` first; ours commits by a manifest, written last."""
         return self is PlannedWriter.DCP
 
     @property
@@ -64,14 +64,14 @@ class DataSet:
 
     @property
     def bytes_a_second(self) -> float:
-        """What training reads, 0 when unknown."""
+        """Compute the bytes a second that training reads, 0 when unknown."""
         if not self.rows:
             return 0.0
         return self.size / self.rows * self.rows_a_second
 
     @property
     def files_a_second(self) -> float:
-        """What training opens when it reads each file once, 0 when unknown."""
+        """Compute the files a second that training opens when it reads each once, 0 when unknown."""
         if not self.rows:
             return 0.0
         return self.files / self.rows * self.rows_a_second
@@ -142,7 +142,7 @@ def _split_unit(text: str, expected: str) -> tuple[float, str]:
 
 
 def parse_count(text: str) -> float:
-    """`8.03B`, `70b`, `8e9` as a number. Raises UsageError."""
+    """Parse `8.03B`, `70b`, `8e9` to a number. Raises UsageError."""
     expected = "a number such as 8.03B, 70B or 8e9"
     number, unit = _split_unit(text, expected)
     if unit not in _UNITS:
@@ -151,7 +151,7 @@ def parse_count(text: str) -> float:
 
 
 def parse_size(text: str) -> float:
-    """`100GB` (10^9), `100GiB` (2^30), `570K` in bytes. Raises UsageError."""
+    """Parse `100GB` (10^9), `100GiB` (2^30), `570K` to bytes. Raises UsageError."""
     expected = "a size such as 100GB, 570KiB or 1.5T"
     number, unit = _split_unit(text, expected)
     short = unit
@@ -165,7 +165,7 @@ def parse_size(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """`90s`, `15min`, `4h`, `2d` in seconds. Raises UsageError."""
+    """Parse `90s`, `15min`, `4h`, `2d` to seconds. Raises UsageError."""
     expected = "a time such as 90s, 15min, 4h or 2d"
     number, unit = _split_unit(text, expected)
     if unit not in _TIMES:

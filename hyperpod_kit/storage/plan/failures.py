@@ -23,7 +23,7 @@ class PublishedFleet(NamedTuple):
 
     @property
     def gpu_hours(self) -> float:
-        """Between two failures."""
+        """Compute the GPU hours between two failures."""
         return self.gpus * self.hours
 
 
@@ -44,12 +44,12 @@ FLEETS = (
 
 
 def nearest_fleet(ranks: int) -> PublishedFleet:
-    """The fleet that is nearest in size, by factor."""
+    """Find the fleet that is nearest in size, by factor."""
     return min(FLEETS, key=lambda fleet: abs(math.log(fleet.gpus / ranks)))
 
 
 def mtbf_of_fleet(ranks: int) -> tuple[float, str]:
-    """(seconds between two failures of a job of so many GPUs, where that is from)."""
+    """Estimate the seconds between two failures of a job of so many GPUs; returns where that is from too."""
     fleet = nearest_fleet(ranks)
     low, high = (choose(published.gpu_hours for published in FLEETS) / ranks for choose in (min, max))
     description = (
@@ -59,7 +59,8 @@ def mtbf_of_fleet(ranks: int) -> tuple[float, str]:
 
 
 def mtbf_of_ledger(path: Path) -> float:
-    """Seconds of running between two failures, of all jobs of a checkpoint root: `<root>/.hpk/attempts.jsonl`.
+    """Compute the seconds of running between two failures, of all jobs of a checkpoint root:
+    `<root>/.hpk/attempts.jsonl`.
 
     Raises UsageError when it tells nothing: no failure, or nothing that ran. Raises OSError.
     """

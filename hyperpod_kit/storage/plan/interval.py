@@ -37,8 +37,11 @@ class FailureModel:
 
 
 class Rhythm(NamedTuple):
-    """`every`: seconds of work between two captures; `per_storage`: which capture goes to storage, 1 is each;
-    `waste`: share of all time that is no training, of which `avoidable` is what saving and losing work cost."""
+    """When to save.
+
+    `every`: seconds of work between two captures; `per_storage`: which capture goes to storage, 1 is each; `waste`:
+    share of all time that is no training, of which `avoidable` is what saving and losing work cost.
+    """
 
     every: float
     per_storage: int
@@ -47,22 +50,26 @@ class Rhythm(NamedTuple):
 
     @property
     def goodput(self) -> float:
-        """As `job status` has it: the part of the time that a job holds its GPUs in which steps are done that last."""
+        """Compute goodput as `job status` does: the part of the time that a job holds its GPUs in which steps are done
+        that last."""
         return goodput_of(1.0 - self.waste, 1.0)
 
     @property
     def storage_every(self) -> float:
-        """Seconds of work between two that go to storage."""
+        """Compute the seconds of work between two that go to storage."""
         return self.every * self.per_storage
 
 
 def young_interval(stall: float, mtbf: float) -> float:
-    """Seconds between two saves by Young's rule of 1974: the square root of 2 C M. Good while C is far below M."""
+    """Compute the seconds between two saves by Young's rule of 1974: the square root of 2 C M.
+
+    Good while C is far below M.
+    """
     return math.sqrt(2 * stall * mtbf)
 
 
 def daly_interval(stall: float, mtbf: float) -> float:
-    """The same with Daly's correction, for a C that is not: worth it above about 5 % of M."""
+    """Compute the interval with Daly's correction, for a C that is not far below M: worth it above about 5 % of M."""
     if stall >= 2 * mtbf:
         return mtbf
     share = stall / (2 * mtbf)
@@ -70,7 +77,7 @@ def daly_interval(stall: float, mtbf: float) -> float:
 
 
 def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
-    """Share of all time that is no training, 0 to 1, with a capture each `every` seconds of work."""
+    """Compute the share of all time that is no training, 0 to 1, with a capture each `every` seconds of work."""
     segment = every + failing.stall
     rate = 1 / failing.mtbf
     if segment * rate > 600:
@@ -97,13 +104,13 @@ def waste(failing: FailureModel, every: float, per_storage: int = 1) -> float:
 
 
 def _expected_duration(length: float, rate: float) -> float:
-    """Expected seconds to get through `length` seconds when each failure begins them again."""
+    """Compute the expected seconds to get through `length` seconds when each failure begins them again."""
     return math.expm1(min(length * rate, 600)) / rate
 
 
 def best_rhythm(failing: FailureModel, *, least: float = 1.0, captures: int = MAX_CAPTURES) -> Rhythm:
-    """The rhythm of least waste: no two captures closer than `least` seconds, none to storage before the last one is
-    durable, and at most `captures` for each that goes there."""
+    """Find the rhythm of least waste: no two captures closer than `least` seconds, none to storage before the last one
+    is durable, and at most `captures` for each that goes there."""
     longest = max(least * 2, 20 * failing.mtbf)
     best_rhythm: Rhythm | None = None
     for per_storage in range(1, captures + 1):
@@ -121,14 +128,14 @@ def best_rhythm(failing: FailureModel, *, least: float = 1.0, captures: int = MA
 
 
 def rhythm_at(failing: FailureModel, every: float, per_storage: int = 1) -> Rhythm:
-    """The rhythm that somebody wants. `avoidable` leaves out the restarts, which no interval changes."""
+    """Compute the rhythm of a given interval. `avoidable` leaves out the restarts, which no interval changes."""
     total_waste = waste(failing, every, per_storage)
     without_restarts = replace(failing, restart=0.0, load_memory=0.0, load_storage=0.0)
     return Rhythm(every, per_storage, total_waste, waste(without_restarts, every, per_storage))
 
 
 def _minimize(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is least: golden section over the logarithm, to 0.01 %."""
+    """Find where a function with one valley is least: golden section over the logarithm, to 0.01 %."""
     golden = (math.sqrt(5) - 1) / 2
     low_log, high_log = math.log(low), math.log(high)
     while high_log - low_log > 1e-4:

@@ -40,7 +40,7 @@ class Plan:
     data: data.DataAdvice | None
 
     def two_tiers(self) -> interval.Rhythm | None:
-        """The best rhythm where memory and storage have schedules of their own, None when no failure leaves memory
+        """Find the best rhythm where memory and storage have schedules of their own, None when no failure leaves memory
         intact. Manager has one schedule: each of its saves goes to memory at once and to storage behind it."""
         choice, share = self.chosen, self.facts.memory_share
         if choice is None or not share or self.facts.writer.waits:
@@ -53,7 +53,7 @@ class Plan:
         return interval.best_rhythm(failing, least=max(1.0, choice.stall.likely))
 
     def settings(self) -> dict[str, Any]:
-        """The plan as configuration: what Manager takes, and what the mount needs. Empty without a choice."""
+        """Return the plan as configuration: what Manager takes, and what the mount needs. Empty without a choice."""
         if self.chosen is None:
             return {}
         out: dict[str, Any] = {
@@ -81,7 +81,7 @@ class Plan:
         return out
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for programs; times in seconds, sizes in bytes, money in US dollars a month."""
+        """Return its JSON form: times in seconds, sizes in bytes, money in US dollars a month."""
         chosen = None
         if self.chosen is not None:
             chosen = self.candidates.index(self.chosen)
@@ -103,7 +103,7 @@ class Plan:
 def make_plan(
     facts: JobFacts, calibration: Calibration | None = None, prices: Mapping[str, Price] | None = None
 ) -> Plan:
-    """The plan. Without a calibration every time is a wide band, and the plan says so."""
+    """Make the plan. Without a calibration every time is a wide band, and the plan says so."""
     size = checkpoint_size(facts)
     price_list = prices or PRICES
     choices_of_kinds = [list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS]
@@ -141,8 +141,11 @@ def _choose(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) 
 
 
 def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
-    """The cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost hours. Where
-    all are refused, or all are bottlenecks, the one that loses least."""
+    """Choose the cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost
+    hours.
+
+    Where all are refused, or all are bottlenecks, the one that loses least.
+    """
     usable = [choice for choice in choices if not choice.refused] or list(choices)
     if facts.gpu_hour:
         hours = facts.ranks * HOURS_A_MONTH * facts.gpu_hour
@@ -162,7 +165,7 @@ def _price_step(usd: float) -> float:
 
 
 def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
-    """Those that are faster than everything cheaper, the cheapest first."""
+    """List the choices that are faster than everything cheaper, the cheapest first."""
     frontier: list[StorageChoice] = []
     for choice in sorted(choices, key=lambda candidate: (candidate.monthly, candidate.rhythm.avoidable)):
         if not frontier or choice.rhythm.avoidable < frontier[-1].rhythm.avoidable:
@@ -171,7 +174,7 @@ def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
 
 
 def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
-    """Everything that was taken for granted, a line each."""
+    """List everything that was taken for granted, a line each."""
     of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
     each = f"{of_model} bytes a parameter of the model and {of_optimizer} of the optimizer ({facts.optimizer})"
     if facts.custom is not None:
@@ -223,7 +226,7 @@ def _warnings(facts: JobFacts, calibration: Calibration | None, chosen: StorageC
 
 
 def _published_advice(facts: JobFacts) -> tuple[str, str] | None:
-    """The advice of the published tables: (kind, words), None between 8 and 70 billion parameters."""
+    """Look up the advice of the published tables: (kind, words), None between 8 and 70 billion parameters."""
     for kind in catalog.KINDS:
         if kind.published is not None and kind.published[0] <= facts.parameters <= kind.published[1]:
             return kind.name, kind.published[2]

@@ -18,8 +18,11 @@ MAX_FILE_BYTES = 1 << 20
 
 
 class Price(NamedTuple):
-    """`usd`: US dollars, None where nobody here knows; `date`: when it was read; `source`: by whom it was published;
-    `unit`: what it is for."""
+    """A price.
+
+    `usd`: US dollars, None where nobody here knows; `date`: when it was read; `source`: by whom it was published;
+    `unit`: what it is for.
+    """
 
     usd: float | None
     date: str
@@ -54,7 +57,7 @@ PRICES: Mapping[str, Price] = {
 
 
 def load(path: Path) -> dict[str, Price]:
-    """`{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, Absent."""
+    """Load `{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, Absent."""
     try:
         body: Mapping[str, Any] = json_object(files.read_given(str(path), MAX_FILE_BYTES), MAX_FILE_BYTES)
     except FileNotFoundError:

@@ -37,7 +37,10 @@ class CheckpointSize(NamedTuple):
 
 
 def checkpoint_size(facts: JobFacts) -> CheckpointSize:
-    """Of one checkpoint of the job. A full one is two files, of model and optimizer, as in the seeds' table."""
+    """Compute the size of one checkpoint of the job.
+
+    A full one is two files, of model and optimizer, as in the seeds' table.
+    """
     of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
     model, optimizer = facts.parameters * of_model, facts.parameters * of_optimizer
     if facts.custom is not None:
@@ -55,17 +58,18 @@ def checkpoint_size(facts: JobFacts) -> CheckpointSize:
 
 
 def part_mib(file: float) -> int:
-    """The least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
+    """Compute the least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
     return max(DEFAULT_PART_MIB, math.ceil(file / MAX_PARTS / MIB))
 
 
 def largest_file(mib: int) -> float:
-    """Bytes of the largest file with parts of so many MiB: 78.1 GiB with 8."""
+    """Compute the bytes of the largest file with parts of so many MiB: 78.1 GiB with 8."""
     return float(MAX_PARTS * mib * MIB)
 
 
 def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) -> int:
-    """Files that Mountpoint 1.24 lets be open for writing with `memory` bytes; the next open() fails with ENOMEM.
+    """Compute how many files Mountpoint 1.24 lets be open for writing with `memory` bytes; the next open() fails with
+    ENOMEM.
 
     (memory - max(128 MiB, memory / 8) - read part) / write part: Mountpoint's doc/CONFIGURATION.md.
     """
@@ -73,7 +77,7 @@ def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) ->
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in words."""
+    """Format bytes for a person."""
     if value >= 1024 * GIB:
         return f"{value / GIB / 1024:.2f} TiB"
     if value >= GIB:

@@ -42,12 +42,12 @@ class PreloadList:
 
     @property
     def size(self) -> int:
-        """Bytes of all."""
+        """Sum the bytes of all files."""
         return sum(file.size for file in self.files)
 
 
 def list_files(paths: Sequence[str], files_from: Optional[Path] = None) -> PreloadList:
-    """Every regular file of the places and of the list, each path once, in a stable order.
+    """List every regular file of the places and of the list, each path once, in a stable order.
 
     Links are not followed below a place. Raises Absent for a place that is not there.
     """
@@ -100,14 +100,14 @@ def _report_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
 
 
 def _open_named(path: str) -> int:
-    """A descriptor that names what somebody asks for. Raises Untrusted, OSError."""
+    """Open a descriptor that names what a user asks for. Raises Untrusted, OSError."""
     if owner.is_root():
         return _named_descriptor(path)
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def open_file(file: PreloadFile) -> int:
-    """A descriptor to read a listed file by. Since then its directory may have been exchanged for a mount: where root
+    """Open a listed file to read. Since then its directory may have been exchanged for a mount: where root
     asks, each name of its path is held before anything is asked of it. Raises Untrusted, OSError."""
     if file.uid is None:
         # A FIFO may have come into its place, of which an open waits for a writer.
@@ -120,8 +120,8 @@ def open_file(file: PreloadFile) -> int:
 
 
 def access_problem(path: str) -> str:
-    """Why a listed file is not to be asked for any more, nothing where it may be: of files that root asks for, before a
-    program is given their paths."""
+    """Say why a listed file is not to be asked for any more, nothing where it may be: of files that root asks for,
+    before a program is given their paths."""
     try:
         os.close(_named_descriptor(path))
     except (OSError, Untrusted) as err:
@@ -130,8 +130,10 @@ def access_problem(path: str) -> str:
 
 
 def _named_descriptor(path: str) -> int:
-    """A descriptor that names what lies there. A process that has become a user for root does not enter what that user
-    serves. Raises Untrusted, OSError."""
+    """Open a descriptor that names what lies at a path.
+
+    A process that has become a user for root does not enter what that user serves. Raises Untrusted, OSError.
+    """
     parent, name = walk.open_parent(path, follow=True, own_mounts=False)
     try:
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
@@ -162,7 +164,10 @@ class FilesBelow:
         self._as_root = owner.is_root()
 
     def report_directory(self, descriptor: int, path: str, real: str, depth: int) -> None:
-        """`path`: as it was asked for; `real`: the same without links; `descriptor`: a descriptor of it."""
+        """Report a directory.
+
+        `path`: as it was asked for; `real`: the same without links; `descriptor`: a descriptor of it.
+        """
         uid = 0
         if self._as_root:
             uid = os.fstat(descriptor).st_uid
@@ -195,7 +200,7 @@ class FilesBelow:
             os.close(descriptor)
 
     def _report_entries(self, handle: int, path: str, real: str) -> list[str]:
-        """Names of its directories, after its files were reported."""
+        """Report the files of a directory and return the names of its directories."""
         below: list[str] = []
         files: list[tuple[str, int, Optional[int], str]] = []
         for name in sorted(os.listdir(handle)):
@@ -223,7 +228,7 @@ class FilesBelow:
         return below
 
     def _entry_descriptor(self, handle: int, name: str, path: str) -> int:
-        """A descriptor that names an entry. Raises Untrusted, OSError."""
+        """Open a descriptor that names an entry. Raises Untrusted, OSError."""
         descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:
             walk.require_trusted_mount(descriptor, handle, name, path)

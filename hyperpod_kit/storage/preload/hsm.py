@@ -23,12 +23,12 @@ _STATE = re.compile(r": \(0x([0-9a-fA-F]{8})\)")
 
 
 class PreloadError(HyperpodKitError):
-    """A tool did not answer as it does."""
+    """A tool printed something unexpected."""
 
 
 @dataclass
 class HsmResult:
-    """What became of it. `here`: files that are on Lustre's own disks now; `failed`: path -> why."""
+    """Result of a restore. `here`: files that are on Lustre's own disks now; `failed`: path -> why."""
 
     here: list[str]
     failed: dict[str, str]
@@ -44,7 +44,9 @@ def read_states(
     failed: dict[str, str] | None = None,
     access_check: AccessCheck = lambda path: "",
 ) -> dict[str, int]:
-    """HSM flags of each file, as `lfs hsm_state` prints them. Of which files it is not asked goes into `failed`.
+    """Read the HSM flags of each file, as `lfs hsm_state` prints them.
+
+    Of which files it is not asked goes into `failed`.
 
     Raises PreloadError, RunError.
     """
@@ -67,8 +69,10 @@ def _run_lfs(
     failed: dict[str, str],
     access_check: AccessCheck,
 ) -> _Parsed:
-    """What `parse_output(printed, paths)` makes of a command of `lfs`. One file that is in its way fails alone: where
-    the command does not succeed, it is run again without those that are gone, or have come to lie behind a mount.
+    """Run a command of `lfs` and parse what it prints by `parse_output(printed, paths)`.
+
+    One file that is in its way fails alone: where the command does not succeed, it is run again without those that are
+    gone, or have come to lie behind a mount.
 
     Raises PreloadError, RunError.
     """
@@ -87,14 +91,14 @@ def _run_lfs(
 
 
 def _accessible(paths: Sequence[str], failed: dict[str, str], access_check: AccessCheck) -> list[str]:
-    """Those that `lfs` may be asked about; of the others `failed` says why not."""
+    """Filter the paths that `lfs` may be asked about; of the others `failed` says why not."""
     reasons = {path: access_check(path) for path in paths}
     failed.update({path: reason for path, reason in reasons.items() if reason})
     return [path for path, reason in reasons.items() if not reason]
 
 
 def parse_states(text: str, paths: Sequence[str]) -> dict[str, int]:
-    """`PATH: (0x0000000d) released exists archived, archive_id:1` each, in the order asked. Raises PreloadError.
+    """Parse `PATH: (0x0000000d) released exists archived, archive_id:1` each, in the order asked. Raises PreloadError.
 
     A path may have a line's end in it, so each is looked for as it was asked.
     """
@@ -122,7 +126,7 @@ def restore(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HsmResult:
-    """Restore what is released, and look until all is here.
+    """Restore what is released, and poll until all is here.
 
     `progress(files here)`; `access_check`: before each command; `patience`: seconds without a change.
     Raises PreloadError, RunError.
@@ -169,7 +173,7 @@ def _request_restore(runner: Runner, waiting: dict[str, int], result: HsmResult,
 
 
 def _request_again(runner: Runner, waiting: dict[str, int], result: HsmResult, access_check: AccessCheck) -> None:
-    """Ask once more for what nobody works at, and give up what was asked for often enough."""
+    """Request again what nobody works at, and give up what was requested often enough."""
     idle = [
         path
         for batch in _batches(list(waiting))
@@ -191,7 +195,7 @@ def _drop_failed(waiting: dict[str, int], result: HsmResult) -> None:
 
 
 def _idle_paths(printed: str, paths: Sequence[str]) -> list[str]:
-    """Those of which `lfs hsm_action` prints `PATH: NOOP`."""
+    """List the paths of which `lfs hsm_action` prints `PATH: NOOP`."""
     return [path for path in paths if f"{path}: NOOP" in printed]
 
 

@@ -21,18 +21,21 @@ _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.M)
 
 @dataclass(frozen=True)
 class SubmittedJobs:
-    """Both jobs; `job` is None where only the preload was asked for."""
+    """The submitted jobs; `job` is None where only the preload was asked for."""
 
     preload: str
     job: Optional[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Job ids."""
+        """Return its JSON form: job ids."""
         return vars(self).copy()
 
 
 def preload_argv(command: Sequence[str], partition: Optional[str], extra_options: Sequence[str]) -> list[str]:
-    """sbatch for the preload. `command`: the command to run there; `extra_options`: further words for sbatch."""
+    """Build sbatch's words for the preload.
+
+    `command`: the command to run there; `extra_options`: further words for sbatch.
+    """
     partition_options = []
     if partition:
         partition_options.append(f"--partition={partition}")
@@ -42,7 +45,7 @@ def preload_argv(command: Sequence[str], partition: Optional[str], extra_options
 
 
 def dependent_argv(sbatch_args: Sequence[str], preload: str) -> tuple[list[str], Optional[str]]:
-    """sbatch for the job behind it, and a copy of its script to remove afterwards. Raises UsageError.
+    """Build sbatch's words for the job behind it, and a copy of its script to remove afterwards. Raises UsageError.
 
     `sbatch_args`: what follows `sbatch` or `hyperpod-kit job submit`; --auto-resume among them counts.
     """

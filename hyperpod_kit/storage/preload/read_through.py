@@ -17,7 +17,7 @@ BLOCK = 4 << 20
 
 
 class PreloadPace:
-    """At most so many bytes a second, over all threads; None: no limit."""
+    """Limits all threads together to a rate, in bytes a second; None: no limit."""
 
     def __init__(self, rate: Optional[float], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._rate = rate
@@ -47,8 +47,11 @@ def read_all(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, str]:
-    """Read them; path -> why it is not whole. `progress(bytes so far)`; `on_finished(path, reason)` of each, without a
-    reason for one that is whole; `rate`: bytes a second. Other threads go on."""
+    """Read files whole; returns path -> why it is not whole.
+
+    `progress(bytes so far)`; `on_finished(path, reason)` of each, without a reason for one that is whole; `rate`:
+    bytes a second. Other threads go on.
+    """
     pace, lock = PreloadPace(rate, clock, sleep), Lock()
     failed: dict[str, str] = {}
     so_far = 0
@@ -76,7 +79,7 @@ def read_all(
 
 
 def _read_blocks(file: PreloadFile) -> Iterator[int]:
-    """Sizes of the blocks of one file. Raises OSError, also when it ends before its size, Untrusted."""
+    """Read one file; yields the sizes of its blocks. Raises OSError, also when it ends before its size, Untrusted."""
     descriptor = open_file(file)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

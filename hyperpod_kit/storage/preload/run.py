@@ -24,7 +24,7 @@ MAX_LISTED = 1000
 
 @dataclass(frozen=True)
 class PreloadResult:
-    """What is here. `ways`: how many files each way brought; `failed`: path -> why it is not here."""
+    """Result of a preload. `ways`: how many files each way brought; `failed`: path -> why it is not here."""
 
     files: int
     size: int
@@ -38,13 +38,13 @@ class PreloadResult:
         return not self.failed and not self.unread
 
     def to_json(self) -> dict[str, Any]:
-        """Counts, and the first failures."""
+        """Return its JSON form: counts, and the first failures."""
         listed = dict(list(self.failed.items())[:MAX_LISTED])
         return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.is_complete}
 
 
 def plan_ways(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
-    """Way -> files. `mounts`: the text of mountinfo, this machine's by default."""
+    """Choose a way for each file: way -> files. `mounts`: the text of mountinfo, this machine's by default."""
     mounts = mountinfo.read() if mounts is None else mounts
     by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], READ_THROUGH: []}
     kinds: dict[str, str] = {}
@@ -68,7 +68,7 @@ def run_preload(
     rate: Optional[float] = None,
     patience: float = 3600.0,
 ) -> PreloadResult:
-    """Bring them. Exactly the files of `listed` are answered for. Raises PreloadError, RunError."""
+    """Preload files. Exactly the files of `listed` are answered for. Raises PreloadError, RunError."""
     failed: dict[str, str] = {}
     on_lustre, to_read = ways[LUSTRE], ways[READ_THROUGH]
     if on_lustre:
@@ -81,7 +81,7 @@ def run_preload(
 
 
 def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[PreloadFile]]]:
-    """Files by whose they are: root brings each user's as that user."""
+    """Group files by owner: root brings each user's as that user."""
     owners: dict[Optional[int], list[PreloadFile]] = {}
     for file in files:
         owners.setdefault(file.uid, []).append(file)
@@ -136,7 +136,7 @@ def _read_files(
 
 
 def _access_check(uid: Optional[int]) -> hsm.AccessCheck:
-    """Who asks for himself may have what he has named served by himself."""
+    """Choose the check of access: who asks for himself may have what he has named served by himself."""
     if uid is None:
         return _missing_reason
     return access_problem
@@ -154,8 +154,10 @@ def _as_user(
     work: Callable[[Callable[[Any], None]], dict[str, str]],
     on_report: Callable[[Any], None],
 ) -> dict[str, str]:
-    """Path -> why it is not here, of those that `waiting` has at the end. What one user's files do does not end the
-    others', and what lets wait does not end those of root's either."""
+    """Preload files as their owner; returns path -> why it is not here, of those that `waiting` has at the end.
+
+    What one user's files do does not end the others', and what lets wait does not end those of root's either.
+    """
     try:
         failed: dict[str, str] = owner.run_streamed(next(iter(waiting)), uid, work, on_report, LFS)
         return failed
@@ -166,7 +168,7 @@ def _as_user(
 
 
 def _released_again(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
-    """What Lustre has released again meanwhile: a file system that is nearly full does that."""
+    """Find what Lustre has released again meanwhile: a file system that is nearly full does that."""
     released: dict[str, str] = {}
     for uid, of_user in _owners([file for file in files if file.path not in failed]):
         paths = [file.path for file in of_user]

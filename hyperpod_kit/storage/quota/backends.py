@@ -29,18 +29,21 @@ class QuotaDirectory(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """A path by which other programs come to what was looked at, whatever its owner has put into its place."""
+        """Return a path by which other programs reach what was opened, whatever its owner has put into its place."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
     def shown_commands(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Commands as a person would type them."""
+        """Return commands as a person would type them."""
         return [[word.replace(self.anchor, self.path) for word in argv] for argv in commands]
 
 
 @contextlib.contextmanager
 def open_directory(directory: str) -> Iterator[QuotaDirectory]:
-    """The directory without its links, for as long as the block lasts: no link of another user's is followed, and no
-    file system that another user serves is asked anything. Raises QuotaError, Absent, Untrusted, OSError."""
+    """Open the directory without its links for as long as the block lasts: no link of another user's is followed, and
+    no file system that another user serves is asked anything.
+
+    Raises QuotaError, Absent, Untrusted, OSError.
+    """
     try:
         descriptor = walk.open_traversable(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -61,13 +64,13 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
 
 
 def read_usage(directory: str, runner: Runner) -> QuotaUsed:
-    """What it holds and what it may. Raises QuotaError, RunError, Untrusted, OSError."""
+    """Read what a directory holds and its limits. Raises QuotaError, RunError, Untrusted, OSError."""
     with open_directory(directory) as target:
         return replace(backend_of(target, runner).show(target.anchor), directory=directory)
 
 
 def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
-    """By the type of the file system that holds it. Raises QuotaError where nothing can."""
+    """Choose the backend by the type of the file system. Raises QuotaError where nothing can."""
     number = dirfd.mount_id_of(target.descriptor)
     mount = next((entry for entry in mountinfo.parse(mountinfo.read()) if str(entry.mount_id) == number), None)
     if mount is not None and mount.fs_type == "lustre":
@@ -84,7 +87,7 @@ def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = Non
 def apply_limits(
     backend: QuotaBackend, target: QuotaDirectory, limits: QuotaLimits, grace: int, runner: Runner
 ) -> list[list[str]]:
-    """Set the limits, and leave a note of them in the directory; what was run. Twice is once.
+    """Set the limits, and leave a note of them in the directory; returns what was run. Idempotent.
 
     Raises QuotaError, RunError, Untrusted, OSError.
     """

@@ -17,15 +17,18 @@ from hyperpod_kit.storage.quota.limits import QuotaUsed
 
 @dataclass(frozen=True)
 class QuotaOutcome:
-    """`above`: directories that are nearly full; `alerts`: what became of the alerts, its `failed` lines with those of
-    directories that could not be looked at."""
+    """Outcome of a check.
+
+    `above`: directories that are nearly full; `alerts`: what became of the alerts, its `failed` lines with those of
+    directories that could not be looked at.
+    """
 
     used: list[QuotaUsed]
     above: list[Alert]
     alerts: AlertReport
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes, files and shares."""
+        """Return its JSON form: bytes, files and shares."""
         return {
             "used": [row.to_json() for row in self.used],
             "above": [alert.key for alert in self.above],
@@ -43,7 +46,7 @@ def check_quotas(
     dry_run: bool = False,
     now: float | None = None,
 ) -> QuotaOutcome:
-    """Look, alert, and note which sink has accepted which alert: see alerts/outbox.py.
+    """Inspect the directories, alert, and note which sink has accepted which alert: see alerts/outbox.py.
 
     `dry_run`: look only. Raises UsageError when `state` is of something else, HyperpodKitError while another check
     sends, OSError.

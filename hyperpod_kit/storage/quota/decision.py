@@ -21,7 +21,8 @@ NOBODY = (1 << 32) - 1
 def approve(
     box: RequestBox, request_id: str, runner: Runner, *, hard_bytes: int = 0, hard_files: int = 0, dry_run: bool = False
 ) -> tuple[QuotaDecision, list[list[str]]]:
-    """Set what was asked for, or `hard_bytes` and `hard_files` where they are not 0; (the record, what was run).
+    """Set what was asked for, or `hard_bytes` and `hard_files` where they are not 0; returns the record and what was
+    run.
 
     Other limits of the directory stay. `dry_run`: say what would be run. Raises QuotaError, RunError, Untrusted,
     OSError.
@@ -65,7 +66,7 @@ def _make_decision(waiting: PendingRequest, approved: bool, limits: QuotaLimits,
 
 
 def _login_name() -> str:
-    """Who has logged in, whatever he has become by sudo since."""
+    """Return who has logged in, whatever he has become by sudo since."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):

@@ -25,7 +25,7 @@ class PolicyOwner(Protocol):
 
 
 def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
-    """ARNs of the access points that a policy keeps from writing."""
+    """List the ARNs of the access points that a policy keeps from writing."""
     for statement in (policy or {}).get("Statement", []):
         if statement.get("Sid") == SID:
             arns = statement["Condition"]["ArnEquals"]["elasticfilesystem:AccessPointArn"]
@@ -34,7 +34,7 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
 
 
 def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
-    """The policy with exactly these stopped; statements of others stay as they are, in their places."""
+    """Make the policy with exactly these stopped; statements of others stay as they are, in their places."""
     kit_statements: list[dict[str, Any]] = []
     names = sorted(set(arns))
     if names:
@@ -55,7 +55,7 @@ def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> d
 def change_stopped(
     efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
-    """Stop and let go access points by ARN; those that are stopped then. Nothing is put where nothing changes.
+    """Stop and release access points by ARN; returns those that are stopped then. Nothing is put where nothing changes.
 
     AWS has no compare-and-set for a policy: it is read again after it was put, and where another has put his in
     between, the change is made again on that one. Raises QuotaError, AwsError, Unreachable.

@@ -17,7 +17,7 @@ class QuotaError(HyperpodKitError):
 
 @dataclass(frozen=True)
 class QuotaLimits:
-    """Of bytes and of files: `soft` may be passed for the time of grace, `hard` never; 0: no limit."""
+    """Limits of bytes and of files: `soft` may be passed for the time of grace, `hard` never; 0: no limit."""
 
     soft_bytes: int = 0
     hard_bytes: int = 0
@@ -37,8 +37,11 @@ class QuotaLimits:
 
 @dataclass(frozen=True)
 class QuotaUsed:
-    """Of one directory. `files`: None where the file system does not count them. `grace`: what is left of it in the
-    file system's own words, empty when no soft limit is passed. `root_is_free`: no limit holds root."""
+    """What one directory uses.
+
+    `files`: None where the file system does not count them. `grace`: what is left of it in the file system's own
+    words, empty when no soft limit is passed. `root_is_free`: no limit holds root.
+    """
 
     directory: str
     bytes: int
@@ -49,7 +52,8 @@ class QuotaUsed:
 
     @property
     def share(self) -> float:
-        """The larger of the shares of the limits that are used, of the hard one where there are both; 0 without."""
+        """Compute the larger of the shares of the limits that are used, of the hard one where there are both; 0
+        without."""
         limits = self.limits
         pairs = (
             (self.bytes, limits.hard_bytes or limits.soft_bytes),
@@ -59,11 +63,11 @@ class QuotaUsed:
 
     @property
     def nearly_full(self) -> bool:
-        """For who has not looked before."""
+        """Whether it is nearly full, where no earlier check counts."""
         return fullness.nearly_full(self.share, False)
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes, files and the share, 0 to 1 and beyond."""
+        """Return its JSON form: bytes, files and the share, 0 to 1 and beyond."""
         return {**asdict(self), "share": self.share}
 
 
@@ -74,7 +78,10 @@ class QuotaBackend(Protocol):
     counts_files: bool
 
     def show(self, directory: str) -> QuotaUsed:
-        """Raises QuotaError, RunError."""
+        """Read usage and limits. Raises QuotaError, RunError."""
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
-        """What `set` runs, in this order; `grace`: seconds, or 0 for as it is. Raises QuotaError where it cannot be."""
+        """Build the commands that `set` runs, in this order; `grace`: seconds, or 0 for as it is.
+
+        Raises QuotaError where it cannot be.
+        """

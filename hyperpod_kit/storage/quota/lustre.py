@@ -25,7 +25,7 @@ class Lustre:
         self._project = project
 
     def project_of(self, directory: str) -> int:
-        """0 when it has none. Raises QuotaError."""
+        """Read a directory's project, 0 when it has none. Raises QuotaError."""
         output = self._runner.run(["lfs", "project", "-d", directory]).stdout
         match = _PROJECT.match(output)
         if match is None:
@@ -65,7 +65,7 @@ class Lustre:
         return argvs
 
     def _require_unused(self, project: int, directory: str) -> None:
-        """That no other directory is this project: both would have one limit. Raises QuotaError."""
+        """Check that no other directory is this project: both would have one limit. Raises QuotaError."""
         used = parse_quota(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
         if used.bytes or used.files or used.limits != QuotaLimits():
             raise QuotaError(
@@ -76,7 +76,7 @@ class Lustre:
 
 
 def parse_quota(text: str, directory: str) -> QuotaUsed:
-    """What `lfs quota -p NUMBER MOUNT` prints. A long mount stands on a line of its own. Raises QuotaError."""
+    """Parse what `lfs quota -p NUMBER MOUNT` prints. A long mount stands on a line of its own. Raises QuotaError."""
     lines = text.splitlines()
     headers = [number for number, line in enumerate(lines) if line.split()[:2] == ["Filesystem", "kbytes"]]
     if not headers:

@@ -17,7 +17,7 @@ NAMESPACE = "HyperpodKit/Storage"
 
 
 def publish_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
-    """Leave all figures and the sentences of what is above; what failed, one line each."""
+    """Publish all figures and the sentences of what is above; returns what failed, one line each."""
     failed = []
     if sinks.prometheus:
         failed += _failures_of("prometheus", lambda: replace(sinks.prometheus, _format_series(usages).encode(), 0o644))

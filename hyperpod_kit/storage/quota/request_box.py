@@ -39,7 +39,7 @@ MAX_DECISIONS = 1000
 
 
 class PendingRequest(NamedTuple):
-    """`id`: of what the file says and whose it is, so that another text is another request."""
+    """A request that waits. `id`: of what the file says and whose it is, so that another text is another request."""
 
     id: str
     uid: int
@@ -79,7 +79,7 @@ class RequestBox:
         os.close(self._folder)
 
     def put(self, request: QuotaRequest) -> PendingRequest:
-        """A file of this user's. Raises QuotaError when too many of his wait, OSError."""
+        """Put a request of this user's. Raises QuotaError when too many of his wait, OSError."""
         own_requests = [waiting for waiting in self.pending()[0] if waiting.uid == os.geteuid()]
         if len(own_requests) >= MAX_OF_USER:
             raise QuotaError(
@@ -91,7 +91,7 @@ class RequestBox:
         return PendingRequest(_request_id(os.geteuid(), data), os.geteuid(), name, request)
 
     def pending(self) -> tuple[list[PendingRequest], list[str]]:
-        """(what can be read and was not decided, why the rest was not taken: one line each). Raises OSError.
+        """List what can be read and was not decided, and why the rest was not taken: one line each. Raises OSError.
 
         Every name is looked at, however many one user has laid there: what waits of the others is found behind them.
         """
@@ -116,8 +116,11 @@ class RequestBox:
         return pending, refused
 
     def _names(self, mount: str) -> tuple[dict[_FileOwner, list[str]], Counter[_FileOwner], list[str]]:
-        """(the first names of each user, how many each has, why others were not taken). In the room of MAX_OF_USER
-        names a user; nothing is opened, and nothing that somebody has mounted is asked anything. Raises OSError."""
+        """List the first names of each user, how many each has, and why others were not taken.
+
+        In the room of MAX_OF_USER names a user; nothing is opened, and nothing that somebody has mounted is asked
+        anything. Raises OSError.
+        """
         names: dict[_FileOwner, list[str]] = {}
         counts: Counter[_FileOwner] = Counter()
         refused: list[str] = []
@@ -144,7 +147,7 @@ class RequestBox:
         return names, counts, refused
 
     def _owner_of(self, name: str, mount: str) -> _FileOwner:
-        """Raises Untrusted, OSError."""
+        """Read the owner of a name. Raises Untrusted, OSError."""
         descriptor = open_name(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
@@ -153,7 +156,7 @@ class RequestBox:
             os.close(descriptor)
 
     def _read(self, name: str, mount: str) -> PendingRequest:
-        """Raises Untrusted, ValueError, OSError."""
+        """Read a request. Raises Untrusted, ValueError, OSError."""
         descriptor = open_name(name, self._folder, mount)
         try:
             status = os.fstat(descriptor)
@@ -170,7 +173,7 @@ class RequestBox:
             os.close(descriptor)
 
     def find(self, request_id: str) -> PendingRequest:
-        """The one that waits. Raises QuotaError, OSError."""
+        """Find a request that waits. Raises QuotaError, OSError."""
         for request in self.pending()[0]:
             if request.id == request_id:
                 return request
@@ -181,7 +184,7 @@ class RequestBox:
 
     @contextmanager
     def decision_lock(self) -> Iterator[None]:
-        """One admin at a time. Raises QuotaError while another decides, OSError."""
+        """Lock out other admins. Raises QuotaError while another decides, OSError."""
         handle = self._open_decided()
         try:
             if not try_lock(handle):
@@ -191,7 +194,7 @@ class RequestBox:
             os.close(handle)
 
     def record(self, decision: QuotaDecision, waiting: PendingRequest) -> None:
-        """Say what became of it, for everybody to read; its file goes. Raises OSError."""
+        """Record a decision, for everybody to read, and remove the request's file. Raises OSError."""
         folder = self._open_decided()
         try:
             body = json.dumps(decision.to_json()).encode() + b"\n"
@@ -217,7 +220,7 @@ class RequestBox:
             os.close(folder)
 
     def decisions(self) -> list[QuotaDecision]:
-        """The newest MAX_DECISIONS, the newest first. Raises OSError."""
+        """Read the newest MAX_DECISIONS, the newest first. Raises OSError."""
         folder = self._open_decided()
         try:
             with os.scandir(folder) as entries:
@@ -238,7 +241,7 @@ class RequestBox:
 
 
 def make_box(parent: str) -> str:
-    """The box of a directory, whose it is; twice is once. Raises QuotaError, Untrusted, OSError."""
+    """Make the box of a directory. Idempotent. Raises QuotaError, Untrusted, OSError."""
     folder = walk.open_directory(parent)
     try:
         box = _make_directory(NAME, folder)
@@ -270,7 +273,7 @@ def _open_directory(name: str, folder: int) -> int:
 
 
 def nearest_box(directory: str) -> str:
-    """The nearest directory above that has a box of root's. Raises QuotaError."""
+    """Find the nearest directory above that has a box of root's. Raises QuotaError."""
     for ancestor in map(str, Path(directory).parents):
         try:
             status = os.lstat(os.path.join(ancestor, NAME))

@@ -27,7 +27,7 @@ _DIRECTORY_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class QuotaRequest:
-    """Hard limits that are asked for, in bytes and files; 0: as it is. `at`: Unix seconds, by the user's clock."""
+    """A request: hard limits in bytes and files; 0: as it is. `at`: Unix seconds, by the user's clock."""
 
     directory: str
     bytes: int
@@ -37,12 +37,12 @@ class QuotaRequest:
 
 
 def encode_request(request: QuotaRequest) -> bytes:
-    """What its file holds."""
+    """Encode a request as its file holds it."""
     return json.dumps({"format": FORMAT, **asdict(request)}).encode() + b"\n"
 
 
 def decode_request(data: bytes) -> QuotaRequest:
-    """Whatever it is, a request with values in their bounds, or ValueError."""
+    """Decode a request from anything. Raises ValueError unless its values are in their bounds."""
     body = json_object(data, MAX_FILE_BYTES)
     if body.pop("format", None) != FORMAT or set(body) != set(QuotaRequest.__dataclass_fields__):
         raise ValueError(f"no request of format {FORMAT}")
@@ -62,13 +62,13 @@ def decode_request(data: bytes) -> QuotaRequest:
 
 
 def require_owned(parent: str, directory: str, uid: int) -> None:
-    """Whether this user may ask for this directory: see `open_owned`. Raises QuotaError, OSError."""
+    """Check that this user may ask for this directory: see `open_owned`. Raises QuotaError, OSError."""
     os.close(open_owned(parent, directory, uid))
 
 
 def open_owned(parent: str, directory: str, uid: int) -> int:
-    """A descriptor (O_PATH) of a directory below `parent` for which this user may ask: it is his, or his group's that
-    may write to it, and all directories on the way are the admin's.
+    """Open a descriptor (O_PATH) of a directory below `parent` for which this user may ask: it is his, or his group's
+    that may write to it, and all directories on the way are the admin's.
 
     Whoever acts on `/proc/self/fd/N` acts on what was looked at here, whatever has come into its place since. Nothing
     of the user's is asked anything before it is clear that nothing is mounted there. Raises QuotaError, OSError.
@@ -125,7 +125,7 @@ def _writable_by_others(status: os.stat_result) -> bool:
 
 
 def groups_of(uid: int) -> frozenset[int]:
-    """Numbers of the groups of a user but root's; none of a user that this machine does not know."""
+    """List the gids of a user but root's; none of a user that this machine does not know."""
     try:
         user = pwd.getpwuid(uid)
     except KeyError:
@@ -135,12 +135,12 @@ def groups_of(uid: int) -> frozenset[int]:
 
 
 def merge_limits(current: QuotaLimits, hard_bytes: int, hard_files: int) -> QuotaLimits:
-    """The limits now, with those that are not 0 in their place. Raises QuotaError below a soft limit."""
+    """Merge the limits now with those that are not 0. Raises QuotaError below a soft limit."""
     return replace(current, hard_bytes=hard_bytes or current.hard_bytes, hard_files=hard_files or current.hard_files)
 
 
 def user_name(uid: int) -> str:
-    """As a person knows the user."""
+    """Return the user's name for a person."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -149,7 +149,7 @@ def user_name(uid: int) -> str:
 
 @dataclass(frozen=True)
 class QuotaDecision:
-    """What became of a request. `bytes` and `files`: the hard limits since then, 0 for none; `by`: who decided."""
+    """The decision on a request. `bytes` and `files`: the hard limits since then, 0 for none; `by`: who decided."""
 
     id: str
     uid: int
@@ -162,5 +162,5 @@ class QuotaDecision:
     at: float
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes, files, Unix seconds."""
+        """Return its JSON form: bytes, files, Unix seconds."""
         return {**asdict(self), "state": "approved" if self.approved else "denied"}

@@ -28,7 +28,10 @@ class BucketPolicyOwner(Protocol):
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """`s3://bucket/prefix/` -> (bucket, prefix). Raises QuotaError for a whole bucket, and for half of a name."""
+    """Split `s3://bucket/prefix/` into (bucket, prefix).
+
+    Raises QuotaError for a whole bucket, and for half of a name.
+    """
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not url.startswith("s3://") or not bucket or not prefix or any(sign in prefix for sign in "*?$"):
         raise QuotaError(f"{url} is no prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
@@ -37,7 +40,7 @@ def split_url(url: str) -> tuple[str, str]:
 
 
 def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
-    """ARNs, each with `*` at its end, below which nothing can be put."""
+    """List the ARNs, each with `*` at its end, below which nothing can be put."""
     for statement in (policy or {}).get("Statement", []):
         if statement.get("Sid") == SID:
             arns = statement["Resource"]
@@ -46,7 +49,7 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
 
 
 def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
-    """The policy with exactly these stopped; statements of others stay as they are, in their places."""
+    """Make the policy with exactly these stopped; statements of others stay as they are, in their places."""
     names = sorted(set(arns))
     body = dict(policy or {"Version": "2012-10-17"})
     statements = body.get("Statement", [])
@@ -61,7 +64,7 @@ def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> d
 def change_stopped(
     buckets: BucketPolicyOwner, bucket: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
-    """Stop and let go prefixes; the ARNs that are stopped then. Nothing is put where nothing changes.
+    """Stop and release prefixes; returns the ARNs that are stopped then. Nothing is put where nothing changes.
 
     It is read again after it was put, as in efs_stop.py. Raises QuotaError, AwsError, Unreachable.
     """

@@ -8,14 +8,14 @@ from hyperpod_kit.system.fullness import nearly_full
 
 
 def quota_alert(used: QuotaUsed, was_standing: bool, to: tuple[str, ...]) -> Alert | None:
-    """The alert of a directory that is nearly full; `was_standing`: whether it was so at the last look."""
+    """Make the alert of a directory that is nearly full; `was_standing`: whether it was so at the last look."""
     if not nearly_full(used.share, was_standing):
         return None
     return Alert(used.directory, f"{used.directory} is {used.share:.0%} full", describe_usage(used), to)
 
 
 def describe_usage(used: QuotaUsed) -> str:
-    """For every sink."""
+    """Describe usage in a sentence for every sink."""
     limits = used.limits
     room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
     parts = []

@@ -13,7 +13,7 @@ REPORTS = ".hyperpod-kit/tasks"
 
 
 class FsxTasks(Protocol):
-    """What is asked of FSx: aws/fsx.py."""
+    """The calls of aws/fsx.py that are needed."""
 
     def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]: ...
 
@@ -34,7 +34,9 @@ class LinkedRoot(NamedTuple):
 def link_roots(
     fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None
 ) -> dict[str, LinkedRoot]:
-    """Root -> where it is. `roots`: without links; `mounts`: the text of mountinfo, this machine's by default.
+    """Locate roots on FSx: root -> where it is.
+
+    `roots`: without links; `mounts`: the text of mountinfo, this machine's by default.
 
     Raises UsageError for a root that is not on that file system or in no directory that is linked, AwsError.
     """
@@ -67,7 +69,7 @@ def link_roots(
 
 
 def _path_on_file_system(root: str, mounts: str, file_system: str, mount_name: str) -> str:
-    """From the root of the file system: what is mounted may be a directory of it, and a part of that."""
+    """Compute the path from the file system's root: what is mounted may be a directory of it, and a part of that."""
     entry = mountinfo.mount_holding(mounts, root)
     if entry is None or entry.fs_type != "lustre":
         raise UsageError(f"{root} is not on Lustre, as it is mounted here")

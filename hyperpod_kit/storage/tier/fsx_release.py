@@ -40,7 +40,10 @@ EXISTS, DIRTY, ARCHIVED = 0x1, 0x2, 0x8
 
 @dataclass(frozen=True)
 class FsxRelease:
-    """`links`: root -> where it is; `progress`: words for a person, of long work."""
+    """Releases checkpoints by FSx's tasks.
+
+    `links`: root -> where it is; `progress`: words for a person, of long work.
+    """
 
     file_system: str
     links: dict[str, LinkedRoot]
@@ -78,11 +81,11 @@ class FsxRelease:
     def _release_batch(
         self, planned: TierPlan, rule: TierRule, items: Sequence[TierItem], mark_released: Callable[[TierItem], None]
     ) -> list[tuple[str, str]]:
-        """What stays, with why. Raises TierError, AwsError, RunError, OSError."""
+        """Release a batch; returns what stays, with why. Raises TierError, AwsError, RunError, OSError."""
         roots = {root.store.url: root for root in planned.roots}
 
         def still_deletable(candidates: Sequence[TierItem]) -> list[TierItem]:
-            """Those that may go by now: a pin or a restore may have come meanwhile."""
+            """Filter those that may still go: a pin or a restore may have come meanwhile."""
             deletable = []
             for item in candidates:
                 root = roots[item.root]
@@ -118,7 +121,8 @@ class FsxRelease:
         is_finished: Callable[[TierItem], bool],
         retained: list[tuple[str, str]],
     ) -> list[TierItem]:
-        """Those of which all files are as the task makes them, after a few tasks for those that are not."""
+        """Run tasks; returns the checkpoints all of whose files are as the task makes them, after a few tasks for
+        those that are not."""
         failure = ""
         waiting = [item for item in items if not is_finished(item)]
         for _ in range(MAX_ATTEMPTS):
@@ -134,7 +138,7 @@ class FsxRelease:
         return [item for item in items if item not in waiting]
 
     def _run_task(self, kind: str, items: Sequence[TierItem]) -> str:
-        """One task, to its end; why it failed, or "". Raises TierError when it stands still, AwsError."""
+        """Run one task to its end; returns why it failed, or "". Raises TierError when it stands still, AwsError."""
         paths = [f"{self.links[item.root].path}/{item.attempt}".lstrip("/") for item in items]
         number = self.fsx.create_task(self.file_system, kind, paths, self.links[items[0].root].report)
         self.progress(f"{number}: {kind} of {len(items)} checkpoints")
@@ -178,7 +182,7 @@ class FsxRelease:
         return owner.run_as_owner(item.root, work, LFS)
 
     def _states(self, item: TierItem) -> dict[str, int]:
-        """HSM flags of each file in it that has bytes."""
+        """Read the HSM flags of each file in it that has bytes."""
         states: dict[str, int] = self._as_owner(item, lambda: self._flags(item))
         return states
 
@@ -192,7 +196,7 @@ class FsxRelease:
         return hsm.read_states(self.runner, sorted(paths))
 
     def _batches(self, items: Sequence[TierItem]) -> Iterator[list[TierItem]]:
-        """As many as a task takes, and of one link: a task has one report."""
+        """Yield batches of as many as a task takes, of one link each: a task has one report."""
         batch: list[TierItem] = []
         for item in items:
             report = self.links[item.root].report

@@ -27,8 +27,10 @@ LEASE_SECONDS = 120.0
 
 
 def migrate(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> bool:
-    """Whether bytes were copied; False when an earlier try had done that. Raises TierError, CheckpointError, OSError:
-    then it is where it was."""
+    """Move a checkpoint; whether bytes were copied: False when an earlier try had done that.
+
+    Raises TierError, CheckpointError, OSError: then it is where it was.
+    """
     # Nobody deletes it while we read it, another of us included.
     with lease.KeptLease(source, checkpoint_id, LEASE_SECONDS):
         copied = copy_checkpoint(source, target, checkpoint_id, run)
@@ -38,7 +40,10 @@ def migrate(source: Store, target: Store, checkpoint_id: str, run: identity.RunI
 
 
 def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
-    """As `migrate`, and nothing is deleted. What is not proved gets no manifest, so that it is no checkpoint there."""
+    """Copy a checkpoint as `migrate` does, and delete nothing.
+
+    What is not proved gets no manifest, so that it is no checkpoint there.
+    """
     # Nothing of it is anybody else's to read before it has the mode that it has here.
     umask = os.umask(0o077)
     try:
@@ -84,8 +89,10 @@ def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: iden
 
 
 def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpoint_id: str) -> None:
-    """Group, mode and times of what was moved, between directories: the owner is who moves. The directory is last, so
-    that its time is not that of the files that came."""
+    """Copy group, mode and times of what was moved, between directories: the owner is who moves.
+
+    The directory is last, so that its time is not that of the files that came.
+    """
     if not (is_path(source.url) and is_path(target.url)):
         return
     for name in (*names, checkpoint_id):
@@ -118,7 +125,7 @@ def _translated_errors(source: Store, target: Store, checkpoint_id: str) -> Iter
 
 
 def _verify_copy(target: Store, checkpoint_id: str, body: Manifest) -> None:
-    """Every byte against what was committed at first. Raises CheckpointError, OSError."""
+    """Verify every byte against what was committed at first. Raises CheckpointError, OSError."""
     for small in (body.extra, body.index):
         if small is not None:
             verify.read_extra(target, checkpoint_id, small)

@@ -16,9 +16,12 @@ class TierError(HyperpodKitError):
 
 @dataclass(frozen=True)
 class TierRule:
-    """`above`, `until`: shares of the file system, 0 to 1: nothing goes before it is fuller than `above`, and then the
+    """What may go.
+
+    `above`, `until`: shares of the file system, 0 to 1: nothing goes before it is fuller than `above`, and then the
     oldest until it is no fuller than `until`. `older_than`: seconds since it was saved. `keep`: newest valid ones of
-    each run that never go."""
+    each run that never go.
+    """
 
     above: float | None = None
     until: float | None = None
@@ -33,7 +36,7 @@ class TierRule:
 
     @property
     def target(self) -> float:
-        """What `until` is, where it was not said: ten percentage points below."""
+        """Return `until`, where it was not given: ten percentage points below `above`."""
         if self.until is not None:
             return self.until
         return max(0.0, (self.above or 0.0) - 0.1)
@@ -62,14 +65,14 @@ class Pool:
 
 @dataclass(frozen=True)
 class TierChoice:
-    """`go`: oldest first; `short`: pool -> bytes by which it stays fuller than `until` after all that."""
+    """What goes. `go`: oldest first; `short`: pool -> bytes by which it stays fuller than `until` after all that."""
 
     go: tuple[TierItem, ...]
     short: dict[str, int]
 
 
 def choose_items(items: Sequence[TierItem], pools: Sequence[Pool], rule: TierRule, now: float) -> TierChoice:
-    """What goes by `rule`. What is not older than `older_than`, or of unknown age where that is asked, stays."""
+    """Choose what goes by `rule`. What is not older than `older_than`, or of unknown age where that is asked, stays."""
     go: list[TierItem] = []
     short: dict[str, int] = {}
     for pool in pools:

@@ -31,7 +31,7 @@ class TierPlan:
     failed: tuple[tuple[str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes, Unix seconds."""
+        """Return its JSON form: bytes, Unix seconds."""
         return {
             "pools": [asdict(pool) for pool in self.pools],
             "go": [asdict(item) for item in self.choice.go],
@@ -50,7 +50,7 @@ class TierResult:
 
 
 def make_plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
-    """Reads and changes nothing. A root that cannot be judged loses nothing. Raises UsageError, Absent."""
+    """Make a plan; changes nothing. A root that cannot be judged loses nothing. Raises UsageError, Absent."""
     surveyed: dict[str, TierRoot] = {}
     pools: dict[str, Pool] = {}
     failed = []
@@ -71,7 +71,8 @@ def make_plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
 
 
 def apply_plan(planned: TierPlan, rule: TierRule, to: str | None, on_removed: Callable[[TierItem], None]) -> TierResult:
-    """Move to below `to`, or delete where that is None, the oldest first; `on_removed` of each that has gone.
+    """Move what was chosen to below `to`, or delete it where that is None, the oldest first; `on_removed` of each that
+    has gone.
 
     One that cannot go is named, and the others go on. Raises UsageError.
     """
@@ -103,8 +104,11 @@ def _remove_or_move(root: TierRoot, item: TierItem, to: str | None, rule: TierRu
 
 @contextlib.contextmanager
 def open_target(root: TierRoot, to: str) -> Iterator[Store]:
-    """The root below `to`, a directory or `s3://bucket/prefix`, of a run: its name and the beginning of its id, so that
-    no two runs meet. A directory is held meanwhile. Raises UsageError, CheckpointError, UntrustedPlace, OSError."""
+    """Open the root of a run below `to`, a directory or `s3://bucket/prefix`: its name and the beginning of its id, so
+    that no two runs meet.
+
+    A directory is held meanwhile. Raises UsageError, CheckpointError, UntrustedPlace, OSError.
+    """
     name = f"{os.path.basename(root.store.url)}-{root.run.run_id[:8]}"
     if to.startswith("s3:"):
         if not to.startswith("s3://") or not to[len("s3://") :].partition("/")[0]:
@@ -129,14 +133,17 @@ def open_target(root: TierRoot, to: str) -> Iterator[Store]:
 
 
 def _refuse_nested(path: str, root: str, to: str) -> None:
-    """Raises UsageError where one lies in the other."""
+    """Check that neither root lies in the other. Raises UsageError."""
     if os.path.commonpath((path, root)) in (path, root):
         raise UsageError(f"--to {to}: {path} lies in {root}, or the other way round")
 
 
 def _make_owned_directory(path: str, above: int, source: str) -> int:
-    """A descriptor of the root in the archive, with the owner, the group and the mode of the run's: whoever could read
-    and delete the checkpoints can, and nobody else. Raises CheckpointError when it is another's, UntrustedPlace."""
+    """Make the root in the archive and return its descriptor, with the owner, the group and the mode of the run's:
+    whoever could read and delete the checkpoints can, and nobody else.
+
+    Raises CheckpointError when it is another's, UntrustedPlace.
+    """
     uid = owner.uid_for(source)
     gid, mode = os.getegid(), by_descriptor.DIRECTORY_MODE
     if uid is not None:

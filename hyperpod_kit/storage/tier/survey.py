@@ -34,7 +34,9 @@ def is_intact(store: Store, attempt: str) -> bool:
 
 
 def survey_root(root: str, keep: int) -> TierRoot:
-    """The `keep` newest valid ones are read whole: what is damaged of them stays, and does not count.
+    """Survey a root.
+
+    The `keep` newest valid checkpoints are read whole: what is damaged of them stays, and does not count.
 
     Raises CheckpointError when the root is nobody's, UsageError for S3, Absent when it is no directory, OSError.
     """
@@ -64,7 +66,7 @@ def survey_root(root: str, keep: int) -> TierRoot:
 
 
 def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
-    """`survey_root`, and the file system, as the owner of the root where this process is root: no mount of a user's
+    """Survey a root, and its file system, as the owner of the root where this process is root: no mount of a user's
     holds it up for longer than its deadline, and nothing is read that the owner could not read.
 
     Raises as `survey_root`, Unreachable.
@@ -91,7 +93,7 @@ def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
 
 
 def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -> list[retention.Item]:
-    """With those that are not whole, of the newest, as what cannot be judged."""
+    """Read the `keep` newest valid ones; one that is not whole becomes one that cannot be judged."""
     verified, items = 0, []
     for item in checkpoints:
         if item.state == retention.VALID and verified < keep:
@@ -104,7 +106,10 @@ def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -
 
 
 def retention_reason(store: Store, run: identity.RunIdentity, attempt: str, keep: int) -> str:
-    """Why it may not go by now, nothing when it may: asked again just before it is deleted. Raises as `survey_root`."""
+    """Say why it may not go by now, nothing when it may: asked again just before it is deleted.
+
+    Raises as `survey_root`.
+    """
     planned = retention.plan(retention.survey(store, run_id=run.run_id), Latest(keep))
     if attempt not in dict(planned.delete):
         return dict(planned.keep).get(attempt, "it is gone")
@@ -134,12 +139,12 @@ def is_open(root: str, attempt: str) -> bool:
 
 
 def pool_name(root: str) -> str:
-    """A name for the file system."""
+    """Name the file system."""
     return str(os.stat(root).st_dev)
 
 
 def read_pool(root: str) -> Pool:
-    """As df counts: what is reserved for root is no room. Raises OSError."""
+    """Read its bytes as df counts them: what is reserved for root is no room. Raises OSError."""
     room = os.statvfs(root)
     used = (room.f_blocks - room.f_bfree) * room.f_frsize
     return Pool(pool_name(root), used, used + room.f_bavail * room.f_frsize)

@@ -6,7 +6,7 @@ from hyperpod_kit.aws.efs import Efs
 
 
 def named_directories(file_system_id: str, mount: str) -> dict[str, str]:
-    """Path below `mount`, where the file system's root directory is, -> name of the access point.
+    """Map directories of access points, below `mount` of the file system's root directory, to the points' names.
 
     Of several access points with one directory the names stand together. Raises AwsError, Unreachable.
     """

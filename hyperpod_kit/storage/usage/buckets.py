@@ -28,12 +28,12 @@ class BucketPrefix(NamedTuple):
 
     @property
     def url(self) -> str:
-        """As a person writes it."""
+        """Return its URL."""
         return f"s3://{self.bucket}/{self.prefix}"
 
 
 def parse_url(url: str) -> BucketPrefix:
-    """Raises UsageError."""
+    """Parse `s3://bucket/prefix`. Raises UsageError."""
     bucket, _, prefix = url[len("s3://") :].partition("/")
     if not url.startswith("s3://") or len(bucket) < 3:
         raise UsageError(f"{url}: expected s3://BUCKET or s3://BUCKET/PREFIX")
@@ -69,7 +69,7 @@ def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress
 
 
 def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """(page, where the next one begins: nothing after the last)."""
+    """Yield (page, where the next one begins: nothing after the last)."""
     while True:
 
         def list_page(at: dict[str, str] = marker) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tu
 
 
 def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, int, int]]:
-    """By when they were put: S3 does not say when an object was read."""
+    """Compute ages by when objects were put: S3 does not say when one was read."""
     ages = Ages(now)
     for version in versions:
         if version["IsLatest"]:
@@ -122,6 +122,6 @@ def _rows(
 
 
 def counted_path(prefix: BucketPrefix, key: str, depth: int) -> str:
-    """The prefix, of `depth` levels at most below the one that is counted, that a key is counted for."""
+    """Return the prefix that a key is counted for, of `depth` levels at most below the one that is counted."""
     levels = key[len(prefix.prefix) :].split("/")[:-1][:depth]
     return "/".join([prefix.url.rstrip("/"), *levels])

@@ -12,7 +12,7 @@ SOON, LATER = 14.0, 21.0
 
 
 def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing: bool) -> Alert | None:
-    """For the admins; `was_standing`: whether it stood at the last look.
+    """Make the alert for the admins; `was_standing`: whether it stood at the last look.
 
     None while there is room, and for a bucket, which has no end.
     """
@@ -43,7 +43,7 @@ def is_soon(forecast: Forecast | None, was_standing: bool) -> bool:
 
 
 def describe_forecast(forecast: Forecast) -> str:
-    """A sentence's end: `it is full in 9 days (7 to 14)`."""
+    """Describe a forecast as a sentence's end: `it is full in 9 days (7 to 14)`."""
     if forecast.likely is None:
         if forecast.soonest is None:
             return "it does not fill"

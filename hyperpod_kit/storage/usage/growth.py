@@ -45,7 +45,7 @@ class Growth:
     days: float
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes a day."""
+        """Return its JSON form: bytes a day."""
         return asdict(self)
 
 
@@ -58,12 +58,12 @@ class Forecast:
     latest: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Days."""
+        """Return its JSON form: days."""
         return asdict(self)
 
 
 def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
-    """Of the newest days; None where there are too few."""
+    """Fit the growth of the newest days; None where there are too few."""
     if not days:
         return None
     newest = days[-1].at
@@ -84,7 +84,7 @@ def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
 
 
 def forecast_full(growth: Growth, free: int) -> Forecast:
-    """When `free` bytes are used up."""
+    """Forecast when `free` bytes are used up."""
     return Forecast(*(_days_until_full(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 
 

@@ -45,7 +45,7 @@ class UsageDay:
 
     @property
     def used(self) -> int:
-        """Bytes that grow: of the file system where it has an end, else of what was counted."""
+        """Return the bytes that grow: of the file system where it has an end, else of what was counted."""
         if self.room is None or self.free is None:
             return self.allocated
         return self.room - self.free
@@ -59,13 +59,13 @@ class UsageHistory:
     days: tuple[UsageDay, ...] = ()
 
     def with_day(self, day: UsageDay) -> UsageHistory:
-        """The same with this day in its place."""
+        """Return the history with this day in its place."""
         other_days = [row for row in self.days if row.day != day.day]
         return replace(self, days=tuple(sorted([*other_days, day], key=lambda row: row.day)[-MAX_DAYS:]))
 
 
 def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
-    """The row of a count that has just ended."""
+    """Make the row of a count that has just ended."""
     now = time.time() if now is None else now
     largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MAX_USERS]
     users = {name: row.allocated for name, row in largest}
@@ -76,13 +76,13 @@ def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
 
 
 def default_path(root: str) -> Path:
-    """A file for each place, in the user's home."""
+    """Return the default file of a place, in the user's home."""
     digest = hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.history.json"
 
 
 def read(path: Path) -> UsageHistory:
-    """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
+    """Read the history, empty where there is none. Raises HistoryError, Untrusted, OSError."""
     try:
         body = json_object(by_descriptor.read_own_file(path, MAX_FILE_BYTES), MAX_FILE_BYTES)
         if body["format"] != FORMAT:
@@ -96,14 +96,17 @@ def read(path: Path) -> UsageHistory:
 
 
 def write(path: Path, history: UsageHistory) -> None:
-    """What `read` takes back, whole or not at all. Raises Untrusted, OSError."""
+    """Write what `read` takes back, whole or not at all. Raises Untrusted, OSError."""
     by_descriptor.make_directories(path.parent)
     body = {"format": FORMAT, "root": history.root, "days": [asdict(row) for row in history.days]}
     atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
 
 
 def record_day(path: Path, report: UsageReport, now: float | None = None) -> UsageHistory:
-    """The history with this count as the row of its day, in the file too. Raises HistoryError, Untrusted, OSError."""
+    """Record this count as the row of its day, in the file too; returns the history.
+
+    Raises HistoryError, Untrusted, OSError.
+    """
     history = read(path)
     if history.days and history.root != report.root:
         raise HistoryError(f"{path} has sizes of {history.root}, not of {report.root}", hint="--history ANOTHER-FILE")

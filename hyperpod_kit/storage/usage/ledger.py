@@ -99,25 +99,25 @@ class UsageLedger:
         return None if row is None else str(row[0])
 
     def note(self, name: str, value: str) -> None:
-        """Remember a word with the next commit."""
+        """Store a value with the next commit."""
         self._db.execute("insert or replace into about values (?, ?)", (name, value))
 
     def read_note(self, name: str) -> str | None:
-        """What `note` remembered."""
+        """Read what `note` stored."""
         return self._metadata(name)
 
     def commit(self) -> None:
-        """From here a killed walk goes on."""
+        """Commit: a killed walk goes on from here."""
         self._db.execute("commit")
         self._db.execute("begin")
 
     def close(self) -> None:
-        """The sums so far stay in the file."""
+        """Close the file; the sums so far stay in it."""
         self._db.execute("commit")
         self._db.close()
 
     def push(self, directory: WalkDirectory) -> None:
-        """A task that belongs to no other."""
+        """Add a task that belongs to no other."""
         self._push([directory], None)
 
     def _push(self, directories: Sequence[WalkDirectory], of_task: int | None) -> None:
@@ -128,8 +128,11 @@ class UsageLedger:
         self._db.executemany("insert into todo (path, level, place, run, of_task) values (?, ?, ?, ?, ?)", rows)
 
     def take_task(self, limit: int, sharing: int) -> tuple[int, list[WalkDirectory]] | None:
-        """A task: directories that nobody has, the newest first, so that few wait; `limit` of them, or so many that
-        `sharing` processes get as many. None when there is none."""
+        """Take a task: directories that no process has, the newest first, so that few wait; `limit` of them, or so
+        many that `sharing` processes get as many.
+
+        None when there is none.
+        """
         query = (
             "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
         )
@@ -145,13 +148,13 @@ class UsageLedger:
         ]
 
     def give_back(self, number: int) -> None:
-        """Who had the task is dead: what he told of it is forgotten."""
+        """Put back the task of a process that is dead: what it reported of it is forgotten."""
         self._db.execute("delete from todo where of_task = ?", (number,))
         self._db.execute("delete from links where of_task = ?", (number,))
         self._db.execute("update todo set taken = 0 where of_task is null and taken = ?", (number,))
 
     def add_part(self, number: int, part: dict[str, Any]) -> None:
-        """What a task tells, see TreeScan.run_task; the part with `end` makes all of it count."""
+        """Add a part of what a task reports, see TreeScan.run_task; the part with `end` makes all of it count."""
         if part.get("left"):
             self._push([WalkDirectory(*fields) for fields in part["left"]], number)
         for device, inode, counted_path, run, *amounts in part.get("links", ()):
@@ -179,7 +182,7 @@ class UsageLedger:
             self._db.execute("update todo set of_task = null where of_task = ?", (number,))
 
     def add(self, kind: str, rows: Sequence[Sequence[Any]]) -> None:
-        """(place, run, uid, gid, count, size, allocated) each, to what is there."""
+        """Add sums: (place, run, uid, gid, count, size, allocated) each."""
         self._db.executemany(
             "insert into sums values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
             f" size = {_saturating_add('size')}, allocated = {_saturating_add('allocated')}",
@@ -190,7 +193,7 @@ class UsageLedger:
         )
 
     def add_ages(self, rows: Sequence[Sequence[Any]]) -> None:
-        """(written or read, class of age, count, allocated) each, to what is there: see scan.Ages."""
+        """Add ages: (written or read, class of age, count, allocated) each; see scan.Ages."""
         self._db.executemany(
             "insert into ages values (?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
             f" allocated = {_saturating_add('allocated')}",
@@ -198,11 +201,11 @@ class UsageLedger:
         )
 
     def ages(self) -> Iterator[tuple[str, int, int, int]]:
-        """All of them, the oldest class first."""
+        """Read the ages, the oldest class first."""
         yield from self._db.execute("select what, age, count, allocated from ages order by what, age")
 
     def rows(self) -> Iterator[UsageRow]:
-        """All sums; files with several names are counted where they were met first, as `du` does."""
+        """Yield all sums; files with several names are counted where they were met first, as `du` does."""
         query = (
             f"select kind, place, run, uid, gid, sum(count), {_split_sum('size')}, {_split_sum('allocated')} from ("
             " select * from sums union all"
@@ -214,13 +217,13 @@ class UsageLedger:
             yield UsageRow(kind, _text(counted_path), _text(run), uid, gid, entries, size, allocated)
 
     def counted(self) -> int:
-        """Inodes or objects so far."""
+        """Count the inodes or objects so far."""
         (files,) = self._db.execute("select coalesce(sum(count), 0) from sums").fetchone()
         (links,) = self._db.execute("select count(*) from links").fetchone()
         return int(files) + int(links)
 
     def unread(self) -> list[tuple[str, str]]:
-        """(path, why) of directories that could not be read, MAX_NAMED at most."""
+        """List (path, why) of directories that could not be read, MAX_NAMED at most."""
         cursor = self._db.execute("select path, why from unread order by path limit ?", (MAX_NAMED,))
         return [(_text(path), reason) for path, reason in cursor]
 
@@ -228,7 +231,7 @@ class UsageLedger:
         return int(self._db.execute("select count(*) from unread").fetchone()[0])
 
     def elsewhere(self) -> list[str]:
-        """Mount points that were not entered."""
+        """List the mount points that were not entered."""
         query = "select distinct path from elsewhere order by path limit ?"
         return [_text(path) for (path,) in self._db.execute(query, (MAX_NAMED,))]
 
@@ -258,7 +261,7 @@ def _text(path: bytes) -> str:
 
 
 def _signed(number: int) -> int:
-    """SQLite's integers are signed, and some file systems use all 64 bits of an inode's number."""
+    """Convert to SQLite's integers, which are signed, while some file systems use all 64 bits of an inode's number."""
     if number >= 2**63:
         return number - 2**64
     return number

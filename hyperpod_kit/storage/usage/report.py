@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Total:
-    """Inodes or objects, bytes as `ls` says, bytes as `du` says."""
+    """A sum: inodes or objects, bytes as `ls` says, bytes as `du` says."""
 
     entries: int = 0
     size: int = 0
@@ -74,7 +74,7 @@ class UsageReport:
     price: float | None = None
 
     def cost(self, part: Total) -> float | None:
-        """US dollars a month of a part; None without a price."""
+        """Compute the US dollars a month of a part; None without a price."""
         if self.price is None:
             return None
         return part.allocated / GB * self.price
@@ -89,7 +89,7 @@ class UsageReport:
         return body
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes and counts."""
+        """Return its JSON form: bytes and counts."""
         sums = ("users", "groups", "directories", "runs", "kinds")
         return {
             "root": self.root,
@@ -109,7 +109,10 @@ class UsageReport:
 
 
 def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageReport:
-    """From the sums of a walk or a count that has ended. `names`: of access points, which are no directories."""
+    """Make the report from the sums of a walk or a count that has ended.
+
+    `names`: of access points, which are no directories.
+    """
     users: dict[str, Total] = {}
     groups: dict[str, Total] = {}
     directories: dict[str, Total] = {}
@@ -151,7 +154,8 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
 
 
 def _keeps_reads(root: str) -> bool:
-    """Not where the mount says `noatime`, nor over FUSE, whose times of reading are made up (Mountpoint's are)."""
+    """Whether a mount keeps times of reading: not where it says `noatime`, nor over FUSE, whose times of reading are
+    made up (Mountpoint's are)."""
     if root.startswith("s3://"):
         return False
     table = [
@@ -164,7 +168,7 @@ def _keeps_reads(root: str) -> bool:
 
 
 def _ancestors(path: str, root: str) -> Iterable[str]:
-    """A directory and those above it, up to the root."""
+    """Yield a directory and those above it, up to the root."""
     top = root.rstrip("/")
     while mountinfo.is_below(path, top or "/") and len(path) > len(top):
         yield path

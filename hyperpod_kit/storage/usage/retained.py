@@ -23,12 +23,12 @@ class Deletable(NamedTuple):
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Bytes."""
+        """Return its JSON form: bytes."""
         return self._asdict()
 
 
 def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
-    """What the newest `keep` checkpoints of each run could be without, by the rules of retention: never the newest
+    """List what the newest `keep` checkpoints of each run could be without, by the rules of retention: never the newest
     valid one or a newer, never what is pinned or being read."""
     checkpoints: list[Deletable] = []
     for run in sorted(runs):

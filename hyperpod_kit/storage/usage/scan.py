@@ -34,8 +34,11 @@ AGES = (365, 90, 30, 7, 1)
 
 
 class WalkDirectory(NamedTuple):
-    """One to look at. `level`: how far below the root; `counted_path`: the directory that it is counted for; `run`: the
-    root of the run it belongs to, or nothing."""
+    """A directory to scan.
+
+    `level`: how far below the root; `counted_path`: the directory that it is counted for; `run`: the root of the run
+    it belongs to, or nothing.
+    """
 
     path: str
     level: int
@@ -66,19 +69,19 @@ class Ages:
         self.read = [[0, 0] for _ in range(len(AGES) + 1)]
 
     def span_of(self, when: float) -> tuple[int, float, float]:
-        """(class, from, until before) of a time."""
+        """Find (class, from, until before) of a time."""
         age = bisect(self.bounds, when)
         edges = (-math.inf, *self.bounds, math.inf)
         return age, edges[age], edges[age + 1]
 
     def add(self, written: int, read: int, files: int, blocks: int) -> None:
-        """So many, last written and read in these classes."""
+        """Count so many files, last written and read in these classes."""
         for row in (self.written[written], self.read[read]):
             row[0] += files
             row[1] += blocks
 
     def rows(self) -> list[tuple[str, int, int, int]]:
-        """(what, class, files, bytes allocated)."""
+        """Return (what, class, files, bytes allocated)."""
         rows = []
         for what, classes in (("written", self.written), ("read", self.read)):
             for age, (files, blocks) in enumerate(classes):
@@ -95,7 +98,7 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class CurrentPath:
-    """Memory that the parent sees: if this process hangs in the kernel, it can be read there at which directory."""
+    """Memory shared with the parent: if this process hangs in the kernel, it can be read there at which directory."""
 
     def __init__(self, handle: int) -> None:
         self._page = mmap.mmap(handle, PAGE)
@@ -113,10 +116,13 @@ class CurrentPath:
 
 
 class TreeScan:
-    """`root`: of the walk; `depth`: levels that are counted for themselves; `marks`: path -> name of directories that
-    are so at any level; `elsewhere`: mount points, which are not entered; `unanswered`: directories at which another
+    """Scans the tree of a walk.
+
+    `root`: of the walk; `depth`: levels that are counted for themselves; `marks`: path -> name of directories that are
+    so at any level; `elsewhere`: mount points, which are not entered; `unanswered`: directories at which another
     process hung; `careful`: ask nothing of an entry before it is clear that nothing is mounted there; `now`: what ages
-    are counted from."""
+    are counted from.
+    """
 
     def __init__(
         self,
@@ -144,7 +150,7 @@ class TreeScan:
         os.close(handle)
 
     def run_task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
-        """Look at `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
+        """Scan `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
 
         Parts of an answer; the last one has `end`.
         """
@@ -189,7 +195,8 @@ class TreeScan:
         }
 
     def _open_directory(self, path: str) -> int | None:
-        """A descriptor to list it by, and this process has its owner's rights; None where another file system is."""
+        """Open a descriptor to list it by, with its owner's rights for this process; None where another file system
+        is."""
         _act_as(0)
         named = self._open_named(path)
         if named is None:
@@ -211,7 +218,8 @@ class TreeScan:
         return _name_descriptor(path)
 
     def _open_stepwise(self, path: str) -> int | None:
-        """The same place, with nothing asked of a file system that is mounted on the way; None where one is."""
+        """Open the same place step by step, with nothing asked of a file system that is mounted on the way; None where
+        one is."""
         descriptor = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
         for name in os.path.relpath(path, self._root).split("/"):
             try:
@@ -303,7 +311,7 @@ class TreeScan:
                 yield entry, None
 
     def _status_of(self, name: str, folder: int) -> os.stat_result | None:
-        """Of a file, where nothing is mounted on it."""
+        """Read the status of a file, where nothing is mounted on it."""
         named = os.open(name, _NAME, dir_fd=folder)
         try:
             return os.fstat(named) if _mount_of(named) == self._mount else None
@@ -311,7 +319,7 @@ class TreeScan:
             os.close(named)
 
     def _child(self, parent: WalkDirectory, name: str) -> WalkDirectory:
-        """A directory in `parent`."""
+        """Make the entry of a directory in `parent`."""
         path = f"{parent.path.rstrip('/')}/{name}"
         if path in self._marks:
             return WalkDirectory(path, self._depth + 1, self._marks[path], parent.run)
@@ -320,7 +328,7 @@ class TreeScan:
         return WalkDirectory(path, level, counted_path, parent.run)
 
     def _count_unopened(self, directory: WalkDirectory, sums: Sums) -> None:
-        """What cannot be read still takes an inode."""
+        """Count what cannot be read: it still takes an inode."""
         try:
             named = self._open_stepwise(directory.path)
             if named is None:
@@ -334,7 +342,7 @@ class TreeScan:
 
 
 def _mount_of(handle: int) -> str:
-    """The number of the mount that a descriptor is of, from the kernel alone."""
+    """Read the number of the mount that a descriptor is of, from the kernel alone."""
     with open(f"/proc/self/fdinfo/{handle}", "rb") as lines:
         return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
 
@@ -361,7 +369,7 @@ def _owner_above(path: str) -> int:
 
 
 def _act_as(uid: int) -> None:
-    """With that user's rights, groups too, and back again; nothing where this process never was root."""
+    """Act with a user's rights, groups too, in the block; nothing where this process never was root."""
     if os.geteuid() == uid or os.getuid():
         return
     os.seteuid(0)
@@ -383,7 +391,7 @@ def _groups_of(uid: int) -> tuple[int, list[int]]:
 
 
 def _in_its_run(handle: int, directory: WalkDirectory) -> WalkDirectory:
-    """The directory as a part of the run whose root it is."""
+    """Return the directory, as a part of its own run where it is the root of one."""
     if _has_file(handle, RUN_FILE):
         return directory._replace(run=directory.path)
     return directory

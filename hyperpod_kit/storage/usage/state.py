@@ -19,7 +19,7 @@ DAY = 86400.0
 
 
 def default_path(about: dict[str, Any]) -> Path:
-    """A name for each thing that is counted, in the user's home."""
+    """Return the default file for what is counted, in the user's home."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
     return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.sqlite"
 
@@ -28,7 +28,7 @@ def default_path(about: dict[str, Any]) -> Path:
 def open_ledger(
     path: Path, about: dict[str, Any], *, fresh: bool = False, now: float | None = None
 ) -> Iterator[UsageLedger]:
-    """The ledger of an earlier walk that was killed, or a new one; removed when the block ends well.
+    """Open the ledger of an earlier walk that was killed, or a new one; removed when the block ends well.
 
     Raises HyperpodKitError while another process counts the same, OSError.
     """

@@ -47,12 +47,12 @@ class WalkRequest:
     workers: int = 0
 
     def about(self) -> dict[str, object]:
-        """What has to be the same for a walk to be continued."""
+        """Return what has to be the same for a walk to be continued."""
         return {"root": self.root, "depth": self.depth, "marks": dict(self.marks)}
 
     @property
     def processes(self) -> int:
-        """The number asked for, else one per core, MAX_PROCESSES at most."""
+        """Return how many processes scan: as asked, else one per core, MAX_PROCESSES at most."""
         return self.workers or min(MAX_PROCESSES, len(os.sched_getaffinity(0)))
 
 
@@ -108,7 +108,7 @@ class _Worker:
             self.into.flush()
 
     def lines(self) -> list[bytes] | None:
-        """Whole lines that have come; None at its end."""
+        """Read whole lines that have come; None at its end."""
         data = os.read(self.out.fileno(), 1 << 16)
         if not data:
             return None
@@ -145,7 +145,8 @@ class _Pool:
         self._idle.append(worker)
 
     def _config(self) -> str:
-        """With the mounts of now; after a hang each entry is looked at with care, which takes three times as long."""
+        """Make the configuration with the mounts of now; after a hang each entry is looked at with care, which takes
+        three times as long."""
         root = self._request.root
         table = mountinfo.parse(mountinfo.read())
         config = {
@@ -178,7 +179,7 @@ class _Pool:
                 committed = time.monotonic()
 
     def _hand_out(self) -> bool:
-        """Whether somebody still has a task."""
+        """Hand out tasks; whether a process still has one."""
         while self._idle:
             task = self._ledger.take_task(BATCH, self._processes)
             if task is None:
@@ -203,7 +204,7 @@ class _Pool:
                 self._idle.append(worker)
 
     def _handle_hang(self, worker: _Worker) -> None:
-        """One directory stays uncounted, and the walk goes on."""
+        """Leave one directory uncounted and go on with the walk."""
         path = worker.where.read()
         self._unanswered.append(path)
         # Whoever looks without care may all have come to what one user has mounted.

@@ -116,7 +116,7 @@ def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Pa
     for state in (SlotState.WRITING, SlotState.FREE):
         slot = capture(job="6", state=SlotState.WRITING)
         if state is SlotState.FREE:
-            slot.move(state)
+            slot.transition(state)
         (outcome,) = flush.flush(job="7")
         assert outcome.removed and not outcome.lost and segments(shm) == []
     capture(job="6")

@@ -17,7 +17,7 @@ _PRELOAD = ("hyperpod_kit.storage.bench.replay.replaying",)
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
+    """Run a replay. Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
     with launch.RankLauncher(args.dir, shm_paths.base(), _PRELOAD) as launcher:

@@ -31,7 +31,7 @@ class Assignment:
 
     @property
     def meeting(self) -> Path:
-        """The file through which the ranks of this start meet."""
+        """Return the file through which the ranks of this start meet."""
         return Path(self.directory) / f"{self.tag}-meeting"
 
 

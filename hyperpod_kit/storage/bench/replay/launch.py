@@ -65,7 +65,7 @@ class RankLauncher:
         signal.signal(signal.SIGTERM, self._previous_handler)
 
     def make_directory(self, name: str) -> Path:
-        """A directory for one run's files."""
+        """Make a directory for one run's files."""
         path = self.directory / name
         by_descriptor.make_directory(path)
         return path
@@ -78,7 +78,7 @@ class RankLauncher:
             by_descriptor.unlink(entry.path)
 
     def assignments(self, phase: str, size: str, mode: str, repeat: int, directory: Path) -> list[Assignment]:
-        """Of all ranks, for the next start; each has its share of the cores."""
+        """Make the assignments of all ranks for the next start; each has its share of the cores."""
         self._count += 1
         world = ranks_of(mode)
         threads = max(1, len(os.sched_getaffinity(0)) // world)
@@ -91,7 +91,7 @@ class RankLauncher:
     def run_ranks(
         self, run: Callable[[AnyAssignment], None], assignments: Sequence[AnyAssignment]
     ) -> list[dict[str, Any]]:
-        """What each rank has left after `run`, in a process of its own. Raises BenchError."""
+        """Run `run` for each rank, in a process of its own, and return the results. Raises BenchError."""
         processes = [_CONTEXT.Process(target=run, args=(assignment,)) for assignment in assignments]
         for process in processes:
             process.start()
@@ -116,7 +116,7 @@ class RankLauncher:
         return results
 
     def end_agents(self) -> None:
-        """Agents of killed trainers: let them finish what they write, then end those that still wait."""
+        """End the agents of killed trainers: they finish what they write first."""
         deadline_at = time.monotonic() + _END_SECONDS
         while agents := _agent_pids(self.shared):
             if time.monotonic() > deadline_at:
@@ -130,7 +130,7 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _read_result(assignment: AnyAssignment) -> dict[str, Any]:
-    """What a rank has left; an error where it has left nothing."""
+    """Read a rank's result; an error where it has left none."""
     if not assignment.result.exists():
         return {"error": f"rank {assignment.rank} left no result after {_TIMEOUT:g} s"}
     result: dict[str, Any] = json.loads(assignment.result.read_text())
@@ -138,7 +138,7 @@ def _read_result(assignment: AnyAssignment) -> dict[str, Any]:
 
 
 def _bench_error(assignment: AnyAssignment, error: str) -> BenchError:
-    """A rank's error with the tail of its log."""
+    """Make a rank's error with the tail of its log."""
     lines = [f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}: {error}"]
     if assignment.log.exists():
         lines += assignment.log.read_text().splitlines()[-12:]
@@ -146,7 +146,7 @@ def _bench_error(assignment: AnyAssignment, error: str) -> BenchError:
 
 
 def _agent_pids(shared: str) -> list[int]:
-    """Agents whose segments lie under `shared`."""
+    """List the agents whose segments lie under `shared`."""
     pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

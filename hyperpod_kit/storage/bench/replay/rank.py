@@ -22,7 +22,10 @@ def run(assignment: Assignment) -> None:
 
 
 def leave_result(assignment: AnyAssignment, work: Callable[[AnyAssignment], dict[str, Any]]) -> int:
-    """The exit code. Never raises: an error is in the result."""
+    """Run an assignment, leave its result in a file and return the exit code.
+
+    Never raises: an error is in the result.
+    """
     out = by_descriptor.open_file(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)

@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 300.0
 
 
 def wait_durable(handle: Handle) -> None:
-    """Wait for it. Raises RuntimeError when it will never be."""
+    """Wait until a save is durable. Raises RuntimeError when it will never be."""
     if not handle.wait(SaveState.DURABLE, PATIENCE_SECONDS):
         raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
 
@@ -37,7 +37,10 @@ class Replaying:
         self.peers, self.work, self.directory = peers, work, directory
 
     def run(self, writer: str, repeat: int) -> dict[str, Any]:
-        """`size`: bytes of all ranks; `seconds`, `stall`: of each save after the first, which prepares what stays."""
+        """Time the saves.
+
+        `size`: bytes of all ranks; `seconds`, `stall`: of each save after the first, which prepares what stays.
+        """
         if writer == "hyperpod-kit":
             times = self._save_with_manager(repeat)
         else:

@@ -27,14 +27,14 @@ MODES = {"single": 1, "fsdp2": 2}
 
 
 def ranks_of(mode: str) -> int:
-    """Of a mode of MODES, or of `fsdp2x8`: eight."""
+    """Parse how many ranks a mode has: one of MODES, or `fsdp2x8`: eight."""
     if mode in MODES:
         return MODES[mode]
     return int(mode.partition("x")[2])
 
 
 def size_of(name: str) -> Size:
-    """Of SIZES, or about as many bytes as the number that `name` is."""
+    """Look up a size of SIZES, or make one of about as many bytes as the number that `name` is."""
     if name in SIZES:
         return SIZES[name]
     parameters = int(name) / 12
@@ -77,7 +77,7 @@ class Gpt(nn.Module):
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor behind a parameter: a DTensor's local part."""
+    """Return the plain tensor behind a parameter: a DTensor's local part."""
     part: Any = tensor.detach()
     if hasattr(part, "to_local"):
         part = part.to_local()
@@ -85,7 +85,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(tensor: torch.Tensor, low: float, high: float, *, zeros: bool) -> None:
-    """With evenly spaced values, which are made much faster than random ones; or with zeros."""
+    """Fill with evenly spaced values, which are made much faster than random ones; or with zeros."""
     if zeros:
         tensor.zero_()
     else:
@@ -126,7 +126,7 @@ class Workload:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The live local tensors of the whole state. A restore may put new ones in place of the optimizer's."""
+        """List the live local tensors of the whole state. A restore may put new ones in place of the optimizer's."""
         local_tensors = []
         for parameter in self.model.parameters():
             moments = self.optimizer.state[parameter]
@@ -134,6 +134,6 @@ class Workload:
         return local_tensors
 
     def change(self) -> None:
-        """One update of every byte in place, as an optimizer step makes it."""
+        """Update every byte in place, as an optimizer step does."""
         for tensor in self.tensors:
             tensor.mul_(-1.0009765625)

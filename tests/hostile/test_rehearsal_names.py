@@ -103,7 +103,8 @@ def token(port: int) -> str:
 
 def test_a_node_that_holds_every_connection(metadata):
     """The daemon serves the whole cluster with one table of descriptors: one node gets so many of them."""
-    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20) for _ in range(metadata_server.MAX_CONNECTIONS + 20)]
+    more_than_allowed = metadata_server.MAX_CONNECTIONS + 20
+    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20) for _ in range(more_than_allowed)]
     assert held[0].recv(1) == b""
     assert token(metadata)
     for connection in held:

@@ -9,7 +9,7 @@ import socket
 import time
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
@@ -128,7 +128,7 @@ class S3Client:
             return self._idle.get_nowait(), True
         except queue.Empty:
             pass
-        kind = http.client.HTTPConnection
+        kind: Type[http.client.HTTPConnection] = http.client.HTTPConnection
         if self._url.scheme == "https":
             kind = http.client.HTTPSConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT)

@@ -29,8 +29,8 @@ from driver import Driver, wait_until  # noqa: E402
 
 from hyperpod_kit.model.mounts.kinds import KINDS  # noqa: E402
 from hyperpod_rehearsal import boot, mount_faults, targets  # noqa: E402
-from hyperpod_rehearsal.machine import inside  # noqa: E402
-from hyperpod_rehearsal.mount_faults import Spot  # noqa: E402
+from hyperpod_rehearsal.machine import command_in_machine  # noqa: E402
+from hyperpod_rehearsal.mount_faults import MountPoint  # noqa: E402
 
 EXAMPLE = REPOSITORY / "examples/every-mount.json"
 WORKER = "storage-worker/0"
@@ -38,9 +38,9 @@ FAULTS = ("kill-daemon", "unmount", "hang-daemon")
 PATIENCE = 300.0
 
 
-def serves(at: Spot) -> bool:
+def serves(at: MountPoint) -> bool:
     """Whether something is mounted there and statvfs of it succeeds within a second."""
-    command = inside(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
+    command = command_in_machine(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
     return (
         at.mounted() is not None
         and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
@@ -53,7 +53,7 @@ def can_suffer(fault: str, kind: str) -> bool:
     return bool({"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault])
 
 
-def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:
+def one_round(spots: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
     """Seconds to the repair of each kind that the fault is made on. Raises TimeoutError."""
     broken = {kind: at for kind, at in spots.items() if can_suffer(fault, kind)}
     began: Dict[str, float] = {}
@@ -74,7 +74,7 @@ def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:
     return took
 
 
-def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict[str, Spot]]:
+def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict[str, MountPoint]]:
     """The cluster, and where its worker's mounts are, by kind."""
     values = json.loads(EXAMPLE.read_text())
     values["hyperpod_kit"]["health"] = {"interval": interval, "deadline": min(5, interval / 2)}
@@ -83,10 +83,12 @@ def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict
     driver.config = config
     driver.kit("upload", str(config))
     driver.kit("create-cluster", str(config), "--wait", "--interval", "1", "--timeout", "300")
-    layout, data = boot.running(driver.name)
+    layout, data = boot.require_running(driver.name)
     node = targets.find(data, WORKER)
     paths = {mount["kind"]: mount["path"] for mount in values["hyperpod_kit"]["mounts"]}
-    return config, {kind: mount_faults.spot(layout, node, path) for kind, path in {**paths, "lustre": "/fsx"}.items()}
+    return config, {
+        kind: mount_faults.find_mount_point(layout, node, path) for kind, path in {**paths, "lustre": "/fsx"}.items()
+    }
 
 
 def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:

@@ -20,7 +20,7 @@ HELPER = "/usr/lib/apt/apt-helper"
 DEADLINE = 60.0
 
 
-def day_of(codename: str, sources: Sequence[str], runner: Runner) -> str:
+def release_day(codename: str, sources: Sequence[str], runner: Runner) -> str:
     """When the archive of a changing release was made, `20261030T080801`; "" for one that does not change.
 
     Raises RehearsalError when the mirror does not answer, or with something else than a release file.
@@ -29,29 +29,36 @@ def day_of(codename: str, sources: Sequence[str], runner: Runner) -> str:
         return ""
     _, uri, suite, *_ = re.sub(r"\[[^]]*\] ", "", sources[0]).split()
     address = f"{uri.rstrip('/')}/dists/{suite}/InRelease"
-    with tempfile.TemporaryDirectory(prefix="hpk-release-") as place:
-        file = Path(place) / "InRelease"
+    with tempfile.TemporaryDirectory(prefix="hpk-release-") as directory:
+        file = Path(directory) / "InRelease"
         try:
             runner.run([HELPER, "download-file", address, str(file)], timeout=DEADLINE)
             text = file.read_text(errors="replace")
         except (RunError, OSError) as err:
-            said = err.stderr.strip().splitlines()[-1:] if isinstance(err, RunError) else [str(err)]
+            if isinstance(err, RunError):
+                output = err.stderr.strip().splitlines()[-1:]
+            else:
+                output = [str(err)]
             raise RehearsalError(
-                f"{codename} changes daily, and {address} does not say of which day it is: {' '.join(said) or err}",
+                f"{codename} changes daily, and {address} does not say of which day it is: {' '.join(output) or err}",
                 hint=f"apt-get update; or try again: mirrors of {codename} fail for minutes while they are renewed",
             ) from err
-    found = re.search(r"^Date: (.+)$", text, re.M)
+    match = re.search(r"^Date: (.+)$", text, re.M)
     try:
-        made = parsedate_to_datetime(found.group(1)) if found else None
+        archive_date = None
+        if match:
+            archive_date = parsedate_to_datetime(match.group(1))
     except ValueError:
-        made = None
-    if made is None:
+        archive_date = None
+    if archive_date is None:
         raise RehearsalError(
             f"{address} is no release file: it has no date", hint=f"{HELPER} download-file {address} x"
         )
-    return f"{(made if made.tzinfo else made.replace(tzinfo=timezone.utc)).astimezone(timezone.utc):%Y%m%dT%H%M%S}"
+    if archive_date.tzinfo is None:
+        archive_date = archive_date.replace(tzinfo=timezone.utc)
+    return f"{archive_date.astimezone(timezone.utc):%Y%m%dT%H%M%S}"
 
 
-def said(day: str) -> str:
+def format_day(day: str) -> str:
     """That day as a person writes it."""
     return f"{datetime.strptime(day, '%Y%m%dT%H%M%S'):%Y-%m-%d}"

@@ -35,10 +35,10 @@ def host_distribution(root: Path = Path("/")) -> Distribution:
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.M))
     key = (fields.get("ID", ""), fields.get("VERSION_ID", ""))
     if key not in SUPPORTED:
-        known = ", ".join(f"{name} {version}" for name, version in SUPPORTED)
-        this = " ".join(key).strip() or "unknown"
+        supported = ", ".join(f"{name} {version}" for name, version in SUPPORTED)
+        current = " ".join(key).strip() or "unknown"
         raise RehearsalError(
-            f"node images are built from {known}; this machine is {this}", hint="hyperpod-kit rehearse sandbox"
+            f"node images are built from {supported}; this machine is {current}", hint="hyperpod-kit rehearse sandbox"
         )
     return Distribution(key[0], key[1], SUPPORTED[key])
 
@@ -67,19 +67,21 @@ def _deb822_entries(text: str) -> Iterator[str]:
             continue
         signed = fields.get("signed-by", "")
         # A key pasted into the stanza has no one-line form; apt then uses the host's trusted keys.
-        options = f"[signed-by={signed}] " if signed.startswith("/") else ""
+        options = ""
+        if signed.startswith("/"):
+            options = f"[signed-by={signed}] "
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
                 yield f"deb {options}{uri} {suite} {fields.get('components', '')}".strip()
 
 
-def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
+def host_sources(codename: str, root: Path = Path("/")) -> list[str]:
     """One-line entries of the host whose suite belongs to `codename` (with -updates, -security), in file order.
 
     Raises RehearsalError when there is none.
     """
     apt = root / "etc/apt"
-    found: list[str] = []
+    sources: list[str] = []
     files = [
         apt / "sources.list",
         *sorted((apt / "sources.list.d").glob("*.list")),
@@ -89,20 +91,25 @@ def own_sources(codename: str, root: Path = Path("/")) -> list[str]:
         if not file.is_file():
             continue
         text = file.read_text(errors="replace")
-        entries = _deb822_entries(text) if file.suffix == ".sources" else _one_line_entries(text)
+        if file.suffix == ".sources":
+            entries = _deb822_entries(text)
+        else:
+            entries = _one_line_entries(text)
         for entry in entries:
-            words = re.sub(r"\[[^]]*\]", "", entry).split()
-            suite = words[2] if len(words) > 2 else ""
-            wanted = suite in (codename, f"{codename}-updates", f"{codename}-security")
+            fields = re.sub(r"\[[^]]*\]", "", entry).split()
+            suite = ""
+            if len(fields) > 2:
+                suite = fields[2]
+            belongs = suite in (codename, f"{codename}-updates", f"{codename}-security")
             # Third-party sources may use the distribution's suite names; its own mirrors carry "main".
-            if wanted and "main" in words[3:] and entry not in found:
-                found.append(entry)
-    if not found:
+            if belongs and "main" in fields[3:] and entry not in sources:
+                sources.append(entry)
+    if not sources:
         raise RehearsalError(
             f"no apt source of {codename} on this machine to build the node image from",
             hint="add the distribution's own source to /etc/apt/sources.list",
         )
-    return found
+    return sources
 
 
 def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list[str]:
@@ -113,16 +120,18 @@ def sources_of(release: str, host: Distribution, root: Path = Path("/")) -> list
 
     Raises RehearsalError for a release of another distribution, and where the host has no source of its own.
     """
-    known = RELEASES[host.id]
-    if release not in known:
+    releases = RELEASES[host.id]
+    if release not in releases:
         raise RehearsalError(
             f"node images of {release} cannot be built on this machine ({host.id} {host.version}); "
-            f"there are: {', '.join(known)}"
+            f"there are: {', '.join(releases)}"
         )
-    own = own_sources(host.codename, root)
+    sources = host_sources(host.codename, root)
     if release == host.codename:
-        return own
-    return [_of_release(entry, host.codename, release) for entry in own if f" {host.codename}-security " not in entry]
+        return sources
+    return [
+        _of_release(entry, host.codename, release) for entry in sources if f" {host.codename}-security " not in entry
+    ]
 
 
 def _of_release(entry: str, codename: str, release: str) -> str:

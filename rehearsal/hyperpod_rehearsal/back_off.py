@@ -15,7 +15,7 @@ STEADY = 60.0
 
 
 @dataclass
-class PlaceBackOff:
+class NodeBackOff:
     """Counts tries per place ("cluster id/group/index"). Use from one thread."""
 
     _tries: Dict[str, Tuple[int, float]] = field(default_factory=dict)
@@ -24,17 +24,17 @@ class PlaceBackOff:
         """Whether a machine that ran for `age` seconds has nothing to do with the deaths before it."""
         return age >= STEADY
 
-    def count(self, place: str) -> int:
+    def count(self, node_key: str) -> int:
         """Tries in a row that did not last."""
-        return self._tries.get(place, (0, 0.0))[0]
+        return self._tries.get(node_key, (0, 0.0))[0]
 
-    def due_at(self, place: str, steady: bool) -> float:
-        """Time (same clock as `acted`) from which the place may be given a machine; 0 when it may at once."""
-        count, last = self._tries.get(place, (0, 0.0))
+    def due_at(self, node_key: str, steady: bool) -> float:
+        """Time (same clock as `record_try`) from which the place may be given a machine; 0 when it may at once."""
+        count, last = self._tries.get(node_key, (0, 0.0))
         if steady or not count:
             return 0.0
         return last + PAUSES.pause(count)
 
-    def acted(self, place: str, now: float, steady: bool) -> None:
+    def record_try(self, node_key: str, now: float, steady: bool) -> None:
         """Note a try. `steady`: the machine before had come up well, so that this is the first in a row."""
-        self._tries[place] = (1 if steady else self.count(place) + 1, now)
+        self._tries[node_key] = (1 if steady else self.count(node_key) + 1, now)

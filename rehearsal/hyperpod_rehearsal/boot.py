@@ -19,7 +19,7 @@ from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.process import identify, is_alive
 from hyperpod_kit.system.wait import fixed_pause
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import cleanup, host, image, own_place, state
+from hyperpod_rehearsal import cleanup, host, image, state, trusted_directory
 from hyperpod_rehearsal.image import Progress
 from hyperpod_rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
 from hyperpod_rehearsal.profiles import STOCK, Profile
@@ -58,18 +58,18 @@ def _signals_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _signals_ignored() -> Iterator[None]:
     """A clean-up that has begun is finished: a second Ctrl-C would leave half of it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
+    previous_handlers = {
         number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -79,16 +79,18 @@ def is_up(layout: Layout) -> bool:
     return bool(ready and "endpoint" in ready) and is_alive(state.read_process(layout.daemon_file))
 
 
-def running(name: str) -> tuple[Layout, Dict[str, Any]]:
+def require_running(name: str) -> tuple[Layout, Dict[str, Any]]:
     """Layout and state.json of a rehearsal that is up. Raises RehearsalError when it is not."""
     host.require_root(f"rehearsal {name}")
     layout = Layout.of(name)
-    own_place.require(layout.root)
+    trusted_directory.require(layout.root)
     data = state.read_json(layout.state_file)
     if data is None or not is_up(layout):
-        others = [other.root.name for other in existing() if is_up(other)]
-        known = f"; up are: {', '.join(others)}" if others else ""
-        raise NotUp(f"rehearsal {name} is not up{known}", hint="hyperpod-kit rehearse up")
+        names = [other.root.name for other in existing() if is_up(other)]
+        running_names = ""
+        if names:
+            running_names = f"; up are: {', '.join(names)}"
+        raise NotUp(f"rehearsal {name} is not up{running_names}", hint="hyperpod-kit rehearse up")
     return layout, data
 
 
@@ -117,8 +119,8 @@ def up(
     parsed = tuple(parse_share(share) for share in shares)
     laid_over = tuple(parse_tree(tree) for tree in trees)
     layout = Layout.of(name)
-    own_place.require(layout.root)
-    own_place.require(cache_dir())
+    trusted_directory.require(layout.root)
+    trusted_directory.require(cache_dir())
     if is_up(layout):
         return layout, False
     with _signals_as_interrupt(), _exclusive(layout):
@@ -130,7 +132,7 @@ def up(
         built = image.ensure(cache_dir(), progress, release or profile.release)
         progress("starting the daemon")
         try:
-            own_place.make(layout.root)
+            trusted_directory.make(layout.root)
             RehearsalSettings(
                 name,
                 str(built),
@@ -143,7 +145,7 @@ def up(
             ).save(layout.root)
             _start_daemon(layout)
         except BaseException:
-            with _undisturbed():
+            with _signals_ignored():
                 cleanup.down(layout)
             raise
     return layout, True
@@ -176,7 +178,9 @@ def _start_daemon(layout: Layout) -> None:
         if ready and "endpoint" in ready:
             return
         if ready or proc.poll() is not None:
-            reason = ready.get("error", "") if ready else ""
+            reason = ""
+            if ready:
+                reason = ready.get("error", "")
             tail = " / ".join(layout.daemon_log.read_text(errors="replace").splitlines()[-3:])
             raise RehearsalError(f"the rehearsal's daemon did not start: {reason or tail or 'no reason given'}")
         if time.monotonic() > deadline:
@@ -188,7 +192,7 @@ def down(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
     host.require_root(f"taking rehearsal {name} down")
     layout = Layout.of(name)
-    own_place.require(layout.root)
+    trusted_directory.require(layout.root)
     # Also without a directory: an `up` that holds the lock may be about to make it.
     with _exclusive(layout):
         if not layout.root.exists():

@@ -21,7 +21,7 @@ from hyperpod_kit.untrusted import by_descriptor
 
 UNIFIED_ONLY = 258
 """systemd from here on does not boot with cgroup v1."""
-V1_WANTED = ("name=systemd", "memory", "freezer", "pids", "devices")
+V1_CONTROLLERS = ("name=systemd", "memory", "freezer", "pids", "devices")
 ALLOWED_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:1", "5:2", "136:*", "10:229")
 """null zero full random urandom tty console ptmx, pseudo terminals, fuse."""
 
@@ -36,35 +36,35 @@ class Hierarchy:
 
 def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
     """The hierarchies in which machines get a group. `mountinfo`: text of /proc/self/mountinfo, read when empty."""
-    found: dict[str, Hierarchy] = {}
+    by_kind: dict[str, Hierarchy] = {}
     for entry in parse(mountinfo or read()):
         if entry.fs_type == "cgroup2":
-            found.setdefault("v2", Hierarchy("v2", Path(entry.path)))
+            by_kind.setdefault("v2", Hierarchy("v2", Path(entry.path)))
         elif entry.fs_type == "cgroup":
             for controller in entry.options:
-                if controller in V1_WANTED:
-                    found.setdefault(controller, Hierarchy(controller, Path(entry.path)))
-    return list(found.values())
+                if controller in V1_CONTROLLERS:
+                    by_kind.setdefault(controller, Hierarchy(controller, Path(entry.path)))
+    return list(by_kind.values())
 
 
 def refuses_v1(root: Path) -> bool:
     """Whether the systemd below `root` boots in a v2 hierarchy alone; one without controllers is enough for it."""
-    found = [
+    matches = [
         re.fullmatch(r"libsystemd-shared-(\d+)\.so", file.name)
-        for place in ("usr/lib/systemd", "usr/lib/*/systemd")
-        for file in root.glob(f"{place}/libsystemd-shared-*.so")
+        for directory in ("usr/lib/systemd", "usr/lib/*/systemd")
+        for file in root.glob(f"{directory}/libsystemd-shared-*.so")
     ]
-    return any(match and int(match.group(1)) >= UNIFIED_ONLY for match in found)
+    return any(match and int(match.group(1)) >= UNIFIED_ONLY for match in matches)
 
 
-def create(path: str, found: Iterable[Hierarchy] | None = None) -> list[Path]:
+def create(path: str, available: Iterable[Hierarchy] | None = None) -> list[Path]:
     """Make the group `path` ("hyperpod-kit/ab12/i-…") in every hierarchy and return the directories to join.
 
     Raises RehearsalError when there is no hierarchy or it cannot be written.
     """
     directories: list[Path] = []
     try:
-        for hierarchy in hierarchies() if found is None else found:
+        for hierarchy in hierarchies() if available is None else available:
             directory = hierarchy.mount / path
             by_descriptor.make_directories(directory, shared=True)
             directories.append(directory)
@@ -83,25 +83,25 @@ def create(path: str, found: Iterable[Hierarchy] | None = None) -> list[Path]:
 
 def _delegate(mount: Path, path: str) -> None:
     """Pass memory and pids down to the machine's group where the host has them in v2."""
-    place = mount
+    directory = mount
     for part in Path(path).parts:
-        available = (place / "cgroup.controllers").read_text().split()
+        controllers = (directory / "cgroup.controllers").read_text().split()
         for controller in ("memory", "pids", "cpu"):
-            if controller in available:
+            if controller in controllers:
                 # The root of a delegated subtree may refuse: accounting is a comfort, not a condition.
                 with contextlib.suppress(OSError):
-                    by_descriptor.write_text(place / "cgroup.subtree_control", f"+{controller}")
-        place = place / part
+                    by_descriptor.write_text(directory / "cgroup.subtree_control", f"+{controller}")
+        directory = directory / part
 
 
-def _existing(path: str) -> list[Path]:
+def _existing_directories(path: str) -> list[Path]:
     return [hierarchy.mount / path for hierarchy in hierarchies() if (hierarchy.mount / path).is_dir()]
 
 
 def members(path: str) -> set[int]:
     """Pids of all processes in the group and below."""
     pids: set[int] = set()
-    for top in _existing(path):
+    for top in _existing_directories(path):
         for directory, _, _ in os.walk(top):
             with contextlib.suppress(OSError):
                 pids.update(int(line) for line in Path(directory, "cgroup.procs").read_text().split())
@@ -127,12 +127,12 @@ def _freeze(kind: str, directory: Path, frozen: bool) -> None:
 
 def kill(path: str, seconds: float = 10.0) -> bool:
     """SIGKILL everything in the group until nothing is left; False when something is after `seconds`."""
-    if not _existing(path):
+    if not _existing_directories(path):
         return True
-    found = hierarchies()
+    mounted = hierarchies()
 
-    def emptied() -> bool:
-        for hierarchy in found:  # a frozen process of v1 does not die
+    def is_empty() -> bool:
+        for hierarchy in mounted:  # a frozen process of v1 does not die
             for directory, _, _ in os.walk(hierarchy.mount / path):
                 _freeze(hierarchy.kind, Path(directory), False)
         pids = members(path) - {os.getpid()}
@@ -141,14 +141,14 @@ def kill(path: str, seconds: float = 10.0) -> bool:
                 os.kill(pid, signal.SIGKILL)
         return not pids
 
-    return poll_until(emptied, bool, fixed_pause(0.02), seconds=seconds)
+    return poll_until(is_empty, bool, fixed_pause(0.02), seconds=seconds)
 
 
 def remove(path: str, seconds: float = 5.0) -> bool:
     """Remove the group and all below it; it takes a few tries after a SIGKILL. False when one stays."""
 
     def removed() -> bool:
-        tops = _existing(path)
+        tops = _existing_directories(path)
         for top in tops:
             for directory, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
@@ -160,4 +160,7 @@ def remove(path: str, seconds: float = 5.0) -> bool:
 
 def groups_below(path: str) -> set[str]:
     """Names of the direct sub-groups of `path` over all hierarchies."""
-    return {entry.name for top in _existing(path) for entry in top.iterdir() if entry.is_dir()}
+    names: set[str] = set()
+    for top in _existing_directories(path):
+        names.update(entry.name for entry in top.iterdir() if entry.is_dir())
+    return names

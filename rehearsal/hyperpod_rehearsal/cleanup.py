@@ -15,7 +15,7 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import cgroups, host, host_mounts, network, own_place, processes, state
+from hyperpod_rehearsal import cgroups, host, host_mounts, network, processes, state, trusted_directory
 from hyperpod_rehearsal.layout import CGROUP_PARENT, Layout, existing
 
 DAEMON_PATIENCE = 60.0
@@ -24,25 +24,25 @@ DAEMON_PATIENCE = 60.0
 
 def stop_daemon(layout: Layout) -> None:
     """Ask the daemon to take everything down, kill it when it does not; then wait for its guardian."""
-    daemon = _ours(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
-    processes.end(daemon, signal.SIGTERM)
-    if not processes.wait_gone(daemon, DAEMON_PATIENCE):
-        processes.end(daemon, signal.SIGKILL)
-        processes.wait_gone(daemon, 10.0)
+    daemon = _recorded_process(layout, layout.daemon_file, "hyperpod_rehearsal.daemon")
+    processes.send_signal(daemon, signal.SIGTERM)
+    if not processes.wait_for_exit(daemon, DAEMON_PATIENCE):
+        processes.send_signal(daemon, signal.SIGKILL)
+        processes.wait_for_exit(daemon, 10.0)
     # Still at work for a killed daemon, it would remove what the next one makes under the same names.
-    guardian = _ours(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
-    if not processes.wait_gone(guardian, DAEMON_PATIENCE):
-        processes.end(guardian, signal.SIGKILL)
-        processes.wait_gone(guardian, 10.0)
+    guardian = _recorded_process(layout, layout.guardian_file, "hyperpod_rehearsal.guardian")
+    if not processes.wait_for_exit(guardian, DAEMON_PATIENCE):
+        processes.send_signal(guardian, signal.SIGKILL)
+        processes.wait_for_exit(guardian, 10.0)
 
 
-def _ours(layout: Layout, file: Path, module: str) -> Optional[Process]:
+def _recorded_process(layout: Layout, file: Path, module: str) -> Optional[Process]:
     """The process that a state file names, None unless it is the one that this rehearsal started."""
     process = state.read_process(file)
     # One that was started before the rehearsal had a distribution of its own runs on under its former name.
     former = f"hyperpod_kit.{module.replace('hyperpod_rehearsal', 'rehearsal')}"
     for name in (module, former):
-        if processes.runs(process, ["-m", name, "--state", str(layout.root)]):
+        if processes.is_running_command(process, ["-m", name, "--state", str(layout.root)]):
             return process
     return None
 
@@ -50,18 +50,18 @@ def _ours(layout: Layout, file: Path, module: str) -> Optional[Process]:
 def remove_traces(layout: Layout) -> list[str]:
     """Remove every machine, mount, link, namespace and cgroup of a rehearsal; returns what could not be removed."""
     runner = LocalRunner()
-    left: list[str] = []
+    remaining: list[str] = []
     if not cgroups.kill(layout.cgroup):
-        left += [f"process {pid}" for pid in sorted(cgroups.members(layout.cgroup))]
-    left += [f"mount {point}" for point in host_mounts.unmount_below(layout.root, runner)]
+        remaining += [f"process {pid}" for pid in sorted(cgroups.members(layout.cgroup))]
+    remaining += [f"mount {point}" for point in host_mounts.unmount_below(layout.root, runner)]
     network.remove_all(layout, runner)
-    left += [f"network namespace {name}" for name in network.namespaces() if name.startswith(layout.netns(""))]
-    left += [f"link {name}" for name in network.links(runner) if name == layout.bridge]
+    remaining += [f"network namespace {name}" for name in network.namespaces() if name.startswith(layout.netns(""))]
+    remaining += [f"link {name}" for name in network.links(runner) if name == layout.bridge]
     if not cgroups.remove(layout.cgroup):
-        left.append(f"cgroup {layout.cgroup}")
+        remaining.append(f"cgroup {layout.cgroup}")
     if not cgroups.groups_below(CGROUP_PARENT):
         cgroups.remove(CGROUP_PARENT)
-    return left
+    return remaining
 
 
 def down(layout: Layout) -> None:
@@ -69,12 +69,12 @@ def down(layout: Layout) -> None:
 
     Raises RehearsalError naming what stayed, Untrusted when its directory is somebody else's.
     """
-    own_place.require(layout.root)
+    trusted_directory.require(layout.root)
     stop_daemon(layout)
-    left = remove_traces(layout)
-    if left:
+    remaining = remove_traces(layout)
+    if remaining:
         # With a mount still in place, removing the directory would remove what is mounted there.
-        raise RehearsalError(f"could not remove: {', '.join(left)}", hint="hyperpod-kit rehearse down")
+        raise RehearsalError(f"could not remove: {', '.join(remaining)}", hint="hyperpod-kit rehearse down")
     by_descriptor.remove_tree(layout.root, ignore_errors=True)
     with contextlib.suppress(OSError):
         by_descriptor.remove_directory(layout.root.parent)  # the last one takes the base directory along
@@ -96,18 +96,18 @@ def down_all() -> list[str]:
         down(layout)
         names.append(layout.root.name)
     for stray in sorted(stray_ids()):
-        left = remove_traces(_Stray(Path("/nonexistent") / stray))
-        if left:
-            raise RehearsalError(f"could not remove: {', '.join(left)}")
+        remaining = remove_traces(_Stray(Path("/nonexistent") / stray))
+        if remaining:
+            raise RehearsalError(f"could not remove: {', '.join(remaining)}")
         names.append(f"(stray {stray})")
     return names
 
 
 def stray_ids() -> set[str]:
     """Ids found in cgroups, namespaces and links of this machine."""
-    found = {name for name in cgroups.groups_below(CGROUP_PARENT) if re.fullmatch("[0-9a-f]{4}", name)}
+    ids = {name for name in cgroups.groups_below(CGROUP_PARENT) if re.fullmatch("[0-9a-f]{4}", name)}
     for name in [*network.namespaces(), *network.links(LocalRunner())]:
         match = re.fullmatch(r"hpk-([0-9a-f]{4})(-[0-9a-f]{8})?", name)
         if match:
-            found.add(match.group(1))
-    return found
+            ids.add(match.group(1))
+    return ids

@@ -45,7 +45,7 @@ class RehearsedNode:
         return host_name(self.ip)
 
     @property
-    def place(self) -> str:
+    def stable_name(self) -> str:
         """`worker-group/0`: how a person names a node whatever instance serves it."""
         return f"{self.group}/{self.index}"
 
@@ -80,8 +80,8 @@ class RehearsedCluster:
     @property
     def groups(self) -> List[Dict[str, Any]]:
         """Instance group specifications in the order of the request."""
-        found: List[Dict[str, Any]] = self.request.get("InstanceGroups", [])
-        return found
+        specifications: List[Dict[str, Any]] = self.request.get("InstanceGroups", [])
+        return specifications
 
     def group(self, name: str) -> Dict[str, Any]:
         """Specification of a group. Raises KeyError."""
@@ -91,7 +91,7 @@ class RehearsedCluster:
         raise KeyError(name)
 
     @property
-    def recovers(self) -> bool:
+    def replaces_dead_nodes(self) -> bool:
         """Whether dead nodes are replaced by themselves (NodeRecovery, Automatic unless the request says None)."""
         return bool(self.request.get("NodeRecovery", "Automatic") == "Automatic")
 
@@ -122,7 +122,9 @@ def to_state(clusters: Mapping[str, RehearsedCluster]) -> List[Dict[str, Any]]:
     return [
         {
             **asdict(cluster),
-            "nodes": [{**asdict(node), "host": node.host, "place": node.place} for node in cluster.nodes.values()],
+            "nodes": [
+                {**asdict(node), "host": node.host, "place": node.stable_name} for node in cluster.nodes.values()
+            ],
         }
         for cluster in clusters.values()
     ]

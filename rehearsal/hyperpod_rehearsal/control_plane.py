@@ -57,7 +57,7 @@ class RehearsalControlPlane:
         operations.spawn(operations.create, cluster)
         return cluster.arn
 
-    def lifecycle_places(self) -> List[Tuple[str, str]]:
+    def lifecycle_script_locations(self) -> List[Tuple[str, str]]:
         with self._operations.lock:
             groups = [group for cluster in self._operations.clusters.values() for group in cluster.groups]
         uris = {(group.get("LifeCycleConfig") or {}).get("SourceS3Uri") for group in groups}
@@ -66,7 +66,7 @@ class RehearsalControlPlane:
     def describe_cluster(self, name: str) -> Dict[str, Any]:
         cluster = self._find(name)
         with self._operations.lock:
-            answer: Dict[str, Any] = {
+            description: Dict[str, Any] = {
                 "ClusterArn": cluster.arn,
                 "ClusterName": cluster.name,
                 "ClusterStatus": cluster.status,
@@ -75,11 +75,11 @@ class RehearsalControlPlane:
                 "NodeRecovery": cluster.request.get("NodeRecovery", "Automatic"),
             }
             if cluster.failure_message:
-                answer["FailureMessage"] = cluster.failure_message
+                description["FailureMessage"] = cluster.failure_message
             for field in ("VpcConfig", "Orchestrator", "NodeProvisioningMode", "ClusterRole"):
                 if field in cluster.request:
-                    answer[field] = cluster.request[field]
-        return answer
+                    description[field] = cluster.request[field]
+        return description
 
     def list_clusters(self) -> List[Dict[str, Any]]:
         with self._operations.lock:
@@ -169,22 +169,22 @@ class RehearsalControlPlane:
 
     def tags(self, arn: str) -> Dict[str, str]:
         with self._operations.lock:
-            return dict(self._tagged(arn).tags)
+            return dict(self._cluster_by_arn(arn).tags)
 
     def add_tags(self, arn: str, tags: Sequence[Mapping[str, str]]) -> Dict[str, str]:
         with self._operations.lock:
-            cluster = self._tagged(arn)
+            cluster = self._cluster_by_arn(arn)
             request_rules.check_tags(tags, list(cluster.tags))
             cluster.tags.update({tag["Key"]: tag["Value"] for tag in tags})
             return dict(cluster.tags)
 
     def delete_tags(self, arn: str, keys: Sequence[str]) -> None:
         with self._operations.lock:
-            cluster = self._tagged(arn)
+            cluster = self._cluster_by_arn(arn)
             for key in keys:
                 cluster.tags.pop(key, None)
 
-    def _tagged(self, arn: str) -> RehearsedCluster:
+    def _cluster_by_arn(self, arn: str) -> RehearsedCluster:
         for cluster in self._operations.clusters.values():
             if cluster.arn == arn:
                 return cluster
@@ -201,29 +201,29 @@ class RehearsalControlPlane:
 
 def _group(cluster: RehearsedCluster, group: Mapping[str, Any]) -> Dict[str, Any]:
     running = [node for node in cluster.in_group(group["InstanceGroupName"]) if node.status == "Running"]
-    more: Dict[str, Any] = {}
+    optional_members: Dict[str, Any] = {}
     if "MinInstanceCount" in group:
-        more["MinCount"] = group["MinInstanceCount"]
+        optional_members["MinCount"] = group["MinInstanceCount"]
     if "InstanceRequirements" in group:
         types = group["InstanceRequirements"]["InstanceTypes"]
-        more["InstanceRequirements"] = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
+        optional_members["InstanceRequirements"] = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
     return {
         **{field: group[field] for field in GROUP_FIELDS if field in group},
-        **more,
+        **optional_members,
         "CurrentCount": len(running),
         "TargetCount": group.get("InstanceCount", 0),
     }
 
 
 def _summary(node: RehearsedNode) -> Dict[str, Any]:
-    more: Dict[str, Any] = {}
+    optional_members: Dict[str, Any] = {}
     status = {"Status": node.status}
     if node.message:
         status["Message"] = node.message
     if node.updated_at:
-        more["LastSoftwareUpdateTime"] = node.updated_at
+        optional_members["LastSoftwareUpdateTime"] = node.updated_at
     return {
-        **more,
+        **optional_members,
         "InstanceGroupName": node.group,
         "InstanceId": node.instance_id,
         "NodeLogicalId": node.logical_id,

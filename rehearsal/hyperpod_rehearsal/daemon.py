@@ -80,7 +80,7 @@ class Daemon:
         for bucket in BUCKETS:
             store.create_bucket(bucket)
         machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
-        keys = Keys.new()
+        keys = Keys.generate()
         keys.save(layout.root)
         secrets = NodeSecrets(Path(f"{layout.ssh_key}.pub").read_text(), os.urandom(1024), keys.node)
         fleet = Fleet(layout, self.settings, bridge, MetadataServers(), machines, secrets, "", self.stopping)
@@ -91,7 +91,7 @@ class Daemon:
             RehearsalControlPlane(self._operations),
             EfsService(layout.file_systems[efs.KIND.data]),
             LogsService(layout, self._operations.clusters),
-            keys=keys.known(),
+            keys=keys.by_id(),
         )
         bridge.require_reachable(self._server.port)
         fleet.endpoint = f"http://{bridge.gateway}:{self._server.port}"
@@ -156,10 +156,10 @@ class Daemon:
                 list(pool.map(self._operations.remove_nodes, clusters))
         if self._dns is not None:
             self._dns.close()
-        left = cleanup.remove_traces(self.layout)
+        remaining = cleanup.remove_traces(self.layout)
         if self._guardian is not None:
             self._guardian.dismiss()
-        return left
+        return remaining
 
 
 def _dns(address: str) -> DnsResponder:
@@ -178,15 +178,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hyperpod_rehearsal.daemon")
     parser.add_argument("--state", type=Path, required=True)
     layout = Layout(parser.parse_args(argv).state.absolute())
-    own = identify(os.getpid())
-    assert own is not None
-    state.write_process(layout.daemon_file, own)
-    asked_to_end = threading.Event()
+    identity = identify(os.getpid())
+    assert identity is not None
+    state.write_process(layout.daemon_file, identity)
+    stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: asked_to_end.set())
+        signal.signal(number, lambda *_: stop_requested.set())
     # Each machine, mount and connection costs descriptors of this one process.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
     daemon = Daemon(layout)
     try:
         daemon.start()
@@ -195,12 +195,14 @@ def main(argv: Optional[List[str]] = None) -> int:
         daemon.stop()
         state.write_json(layout.ready_file, {"error": err.message if isinstance(err, HyperpodKitError) else str(err)})
         return 1
-    while not asked_to_end.wait(3600.0):
+    while not stop_requested.wait(3600.0):
         pass
-    left = daemon.stop()
-    if left:
-        print("left behind:", ", ".join(left), file=sys.stderr, flush=True)
-    return 1 if left else 0
+    remaining = daemon.stop()
+    if remaining:
+        print("left behind:", ", ".join(remaining), file=sys.stderr, flush=True)
+    if remaining:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import threading
 NODE_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\.ec2\.internal|\.[a-z0-9-]+\.compute\.internal)?")
 A, PTR, AAAA = 1, 12, 28
 NO_ERROR, NAME_ERROR = 0, 3
-ANSWER = 0x80
+RESPONSE_BIT = 0x80
 """In the third byte: what comes is no question."""
 TTL = 5
 
@@ -54,9 +54,11 @@ class DnsResponder:
                 reply = respond(query, self._address)
             except (IndexError, struct.error, ValueError):
                 continue  # not a question
+            if reply is None:
+                reply = _reply(query, NAME_ERROR)
             # Whoever asked may be gone, or never was there: one answer that cannot be sent must not end all others.
             with contextlib.suppress(OSError):
-                self._socket.sendto(_reply(query, NAME_ERROR) if reply is None else reply, client)
+                self._socket.sendto(reply, client)
 
 
 def respond(query: bytes, endpoint: str) -> bytes | None:
@@ -64,7 +66,7 @@ def respond(query: bytes, endpoint: str) -> bytes | None:
 
     Raises IndexError, struct.error or ValueError for what is no query.
     """
-    if query[2] & ANSWER:
+    if query[2] & RESPONSE_BIT:
         raise ValueError("an answer: two responders would talk to each other for ever")
     labels, end = _question(query)
     kind = struct.unpack_from(">H", query, end)[0]
@@ -100,5 +102,7 @@ def _reply(query: bytes, code: int, kind: int = A, data: bytes = b"") -> bytes:
     _, end = _question(query)
     flags = 0x8580 | code  # response, authoritative, recursion desired and available
     header = query[:2] + struct.pack(">HHHHH", flags, 1, 1 if data else 0, 0, 0)
-    record = b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, TTL, len(data)) + data if data else b""
+    record = b""
+    if data:
+        record = b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, TTL, len(data)) + data
     return header + query[12 : end + 4] + record

@@ -9,11 +9,11 @@ from typing import Any, Dict, Mapping, Optional
 from hyperpod_rehearsal.cluster_state import RehearsedCluster, RehearsedNode
 
 INFO, WARN, ERROR = "Info", "Warn", "Error"
-KEPT = 1000
+MAX_EVENTS = 1000
 """Events of one cluster; older ones go. AWS keeps them for a time that it does not tell."""
 
 
-def note(
+def record(
     cluster: RehearsedCluster,
     description: str,
     *,
@@ -25,7 +25,11 @@ def note(
     """Add an event to a Continuous cluster; others have none. `metadata`: EventMetadata's member for the resource."""
     if not cluster.continuous:
         return
-    resource = "Instance" if node is not None else "InstanceGroup" if group else "Cluster"
+    resource = "Cluster"
+    if node is not None:
+        resource = "Instance"
+    elif group:
+        resource = "InstanceGroup"
     event: Dict[str, Any] = {
         "EventId": str(uuid.uuid4()),
         "ClusterArn": cluster.arn,
@@ -41,12 +45,12 @@ def note(
     elif group:
         event["InstanceGroupName"] = group
     cluster.events.append(event)
-    del cluster.events[:-KEPT]
+    del cluster.events[:-MAX_EVENTS]
 
 
-def script(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
+def record_script(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
     """The lifecycle script of a node has `Started` or `Succeeded`."""
-    note(
+    record(
         cluster,
         f"Instance lifecycle script execution for EC2InstanceId {node.instance_id} has {state}",
         node=node,
@@ -54,9 +58,9 @@ def script(cluster: RehearsedCluster, node: RehearsedNode, state: str) -> None:
     )
 
 
-def failed(cluster: RehearsedCluster, node: RehearsedNode) -> None:
+def record_failure(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node could not be created; its message says why."""
-    note(
+    record(
         cluster,
         f"Instance creation in RehearsedCluster {cluster.name} and InstanceGroup {node.group} failed",
         level=ERROR,
@@ -65,36 +69,36 @@ def failed(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     )
 
 
-def replaced(cluster: RehearsedCluster, old: RehearsedNode, new: RehearsedNode, why: str) -> None:
+def record_replacement(cluster: RehearsedCluster, old: RehearsedNode, new: RehearsedNode, reason: str) -> None:
     """A node gives way to a new instance. AWS's own words for this and what follows are not known."""
-    note(
+    record(
         cluster,
-        f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: {why}",
+        f"Instance {old.instance_id} in InstanceGroup {old.group} is being replaced by {new.instance_id}: {reason}",
         level=WARN,
         node=old,
     )
 
 
-def rebooted(cluster: RehearsedCluster, node: RehearsedNode, state: str, why: str) -> None:
+def record_reboot(cluster: RehearsedCluster, node: RehearsedNode, state: str, reason: str) -> None:
     """The reboot of a node has `Started`, `Succeeded` or `Failed`."""
-    note(
+    record(
         cluster,
-        f"Reboot of instance {node.instance_id} has {state}: {why}",
+        f"Reboot of instance {node.instance_id} has {state}: {reason}",
         node=node,
         level=ERROR if state == "Failed" else INFO,
     )
 
 
-def removed(cluster: RehearsedCluster, node: RehearsedNode) -> None:
+def record_removal(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node has left with its machine."""
-    note(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
+    record(cluster, f"Instance {node.instance_id} in InstanceGroup {node.group} was deleted", node=node)
 
 
-def software(cluster: RehearsedCluster, node: RehearsedNode) -> None:
+def record_software_update(cluster: RehearsedCluster, node: RehearsedNode) -> None:
     """A node has its new software."""
-    note(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
+    record(cluster, f"Software update of instance {node.instance_id} has Succeeded", node=node)
 
 
-def scaled(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
+def record_scaling(cluster: RehearsedCluster, group: str, before: int, after: int) -> None:
     """The wanted count of a group has changed."""
-    note(cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group)
+    record(cluster, f"Scaling of InstanceGroup {group} from {before} to {after} instances has Started", group=group)

@@ -53,22 +53,22 @@ class Fleet:
     def __post_init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: Dict[str, threading.Lock] = {}
-        self._gone: Set[str] = set()
+        self._removed_ids: Set[str] = set()
         self._keys = host_keys.HostKeys(self.layout.known_hosts)
 
     def _lock(self, instance_id: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(instance_id, threading.Lock())
 
-    def _require_wanted(self, node: RehearsedNode) -> None:
+    def _require_not_removed(self, node: RehearsedNode) -> None:
         """An operation that was under way when its node was removed, or everything was, must not bring it back."""
-        if node.instance_id in self._gone or self.stopping.is_set():
+        if node.instance_id in self._removed_ids or self.stopping.is_set():
             raise RehearsalError(f"{node.instance_id} was removed")
 
     def launch(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Make a node's machine and boot it. Raises RehearsalError or RunError; the node may have been removed."""
         with self._lock(node.instance_id):
-            self._require_wanted(node)
+            self._require_not_removed(node)
             self.network.attach(node.instance_id, node.ip)
             self.metadata.start(
                 self.layout.netns(node.instance_id),
@@ -85,18 +85,18 @@ class Fleet:
                     self.secrets.key.token,
                 ),
             )
-            self._furnish(cluster, node, memory_mb)
+            self._prepare_root(cluster, node, memory_mb)
             self._boot(node)
 
     def reimage(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """Boot the same instance from a fresh root. Raises RehearsalError or RunError."""
         with self._lock(node.instance_id):
-            self._require_wanted(node)
+            self._require_not_removed(node)
             self.machines.remove(node.instance_id)
-            self._furnish(cluster, node, memory_mb)
+            self._prepare_root(cluster, node, memory_mb)
             self._boot(node)
 
-    def _furnish(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
+    def _prepare_root(self, cluster: RehearsedCluster, node: RehearsedNode, memory_mb: int) -> None:
         """A fresh root with all that a node has before its first boot."""
         root = self.machines.prepare(node.instance_id)
         group, controller = cluster.group(node.group), cluster.controller
@@ -133,7 +133,7 @@ class Fleet:
                 cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
             )
             node_files.write(root, node_files.SLURM_CONF, text)
-            kinds = {found.kind for found in cgroups.hierarchies()}
+            kinds = {hierarchy.kind for hierarchy in cgroups.hierarchies()}
             untracked = cgroups.refuses_v1(self.layout.image) and kinds != {"v2"}
             conf = slurm_conf.cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
             if conf:
@@ -148,7 +148,7 @@ class Fleet:
     def restart(self, node: RehearsedNode) -> None:
         """Boot the same instance again over its own disk. Raises RehearsalError."""
         with self._lock(node.instance_id):
-            self._require_wanted(node)
+            self._require_not_removed(node)
             self.machines.kill(node.instance_id)
             with suppress(OSError):
                 # What the agent said of the last boot is no news of this one; its "Running" must stay, though.
@@ -162,7 +162,7 @@ class Fleet:
     def remove(self, node: RehearsedNode) -> None:
         """End a node's machine and remove all of it; repeatable."""
         with self._lock(node.instance_id):
-            self._gone.add(node.instance_id)
+            self._removed_ids.add(node.instance_id)
             self.machines.remove(node.instance_id)
             self.metadata.stop(node.instance_id)
             self.network.detach(node.instance_id)
@@ -172,28 +172,30 @@ class Fleet:
         path = self.machines.root(node.instance_id) / node_files.AGENT_STATUS.lstrip("/")
         try:
             data = json.loads(path.read_text())
-            return (data["state"], data["message"]) if data["at"] >= node.booted_at - 1 else ("", "")
+            if data["at"] >= node.booted_at - 1:
+                return (data["state"], data["message"])
+            return ("", "")
         except (OSError, ValueError, KeyError):
             return "", ""
 
-    def wait_created(self, node: RehearsedNode, wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the agent says Running. Raises CreationFailed, also when `wanted()` turns false."""
+    def wait_created(self, node: RehearsedNode, is_desired: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the agent says Running. Raises CreationFailed, also when `is_desired()` turns false."""
         booted = time.monotonic()
         while True:
-            said, message = self.agent_report(node)
-            if said == "Running":
+            state, message = self.agent_report(node)
+            if state == "Running":
                 return
-            if said == "Failed":
+            if state == "Failed":
                 raise CreationFailed(message)
             code = self.machines.exit_code(node.instance_id)
             if code is not None:
                 raise CreationFailed(f"the machine ended with code {code}: {self._console_tail(node)}")
             waited = time.monotonic() - booted
-            if not said and waited > BOOT_DEADLINE:
+            if not state and waited > BOOT_DEADLINE:
                 raise CreationFailed(f"no word from its agent in {BOOT_DEADLINE:.0f} s: {self._console_tail(node)}")
             if waited > self.settings.creation_timeout + BOOT_DEADLINE:
                 raise CreationFailed("its lifecycle script did not end in time")
-            if not wanted():
+            if not is_desired():
                 raise CreationFailed("given up: the cluster no longer wants this node")
             if self.stopping.wait(0.1):
                 raise CreationFailed("the rehearsal is shutting down")

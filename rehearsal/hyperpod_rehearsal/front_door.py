@@ -15,13 +15,13 @@ from typing import Any, Dict, Mapping, Optional
 
 from hyperpod_rehearsal import refusals, signature
 from hyperpod_rehearsal.keys import Key
-from hyperpod_rehearsal.other_services import Answer
 from hyperpod_rehearsal.s3.body import DRAIN_LIMIT, RequestBody
+from hyperpod_rehearsal.s3.body_signature import BodySignature
 from hyperpod_rehearsal.s3.errors import S3Error
-from hyperpod_rehearsal.s3.seal import BodySeal
 from hyperpod_rehearsal.signature import Claim, SignatureRefused
+from hyperpod_rehearsal.unsupported_services import HttpResponse
 
-MOST_STRANGERS = 128
+MAX_UNAUTHENTICATED = 128
 """Connections without a signature that are kept; one more, and the oldest of them is closed."""
 PATIENCE = 10.0
 """Seconds that a stranger may be silent."""
@@ -29,7 +29,7 @@ IDLE = 120.0
 """Seconds that a known client may be."""
 LINGER = 2.0
 """Seconds for which the end of what a stranger sends is waited for, after each piece of it."""
-MOST_BODY = 4 << 20
+MAX_BODY = 4 << 20
 """Bytes of a body that must be read before its signature can be looked at."""
 
 
@@ -40,7 +40,7 @@ class FrontDoor(BaseHTTPRequestHandler):
     timeout = PATIENCE
     keys: Mapping[str, Key] = {}
     claim: Optional[Claim] = None
-    seal: Optional[BodySeal] = None
+    body_signature: Optional[BodySignature] = None
     read_body: Optional[bytes] = None
 
     def handle_expect_100(self) -> bool:
@@ -49,43 +49,46 @@ class FrontDoor(BaseHTTPRequestHandler):
 
     def parse_request(self) -> bool:
         """False, after an answer, for what is not to be served."""
-        self.claim, self.seal, self.read_body = None, None, None
+        self.claim, self.body_signature, self.read_body = None, None, None
         if not super().parse_request():
             self.close_connection = True
             return False
-        wrong = _framing(self.headers.items(), bool(getattr(self.headers, "defects", ())))
+        wrong = _framing_error(self.headers.items(), bool(getattr(self.headers, "defects", ())))
         if wrong:
             self.close_connection = True
             self.send_error(400, wrong)
-            self._linger()
+            self._drain_input()
             return False
         headers = {name.lower(): value for name, value in self.headers.items()}
         try:
-            self._admit(headers)
+            self._authenticate(headers)
         except SignatureRefused as err:
             self.close_connection = True
-            self.answer(refusals.refusal(err, headers, self.path))
-            self._linger()
+            self.send_http_response(refusals.refusal(err, headers, self.path))
+            self._drain_input()
             return False
         except (S3Error, OSError):
             self.close_connection = True
             return False
         self.connection.settimeout(IDLE)
         if isinstance(self.server, Listener):
-            self.server.is_known(self.connection)
+            self.server.mark_authenticated(self.connection)
         return True
 
-    def _admit(self, headers: Mapping[str, str]) -> None:
+    def _authenticate(self, headers: Mapping[str, str]) -> None:
         """Raises SignatureRefused, S3Error, OSError."""
-        claim = signature.claim(self.keys, self.command, self.path, headers, time.time())
+        claim = signature.parse_claim(self.keys, self.command, self.path, headers, time.time())
         if headers.get("expect", "").lower() == "100-continue" and self.request_version >= "HTTP/1.1":
             self.send_response_only(100)
             self.end_headers()
         if claim.payload is not None:
             claim.verify(claim.payload)
-            self.seal = BodySeal(claim) if claim.service == "s3" else None
-        if claim.payload is None or self.seal is None:
-            self.read_body = RequestBody(self.rfile, headers).read(MOST_BODY)
+            if claim.service == "s3":
+                self.body_signature = BodySignature(claim)
+            else:
+                self.body_signature = None
+        if claim.payload is None or self.body_signature is None:
+            self.read_body = RequestBody(self.rfile, headers).read(MAX_BODY)
             digest = hashlib.sha256(self.read_body).hexdigest()
             if claim.payload is None:
                 claim.verify(digest)
@@ -93,28 +96,30 @@ class FrontDoor(BaseHTTPRequestHandler):
                 raise SignatureRefused(signature.WRONG)
         self.claim = claim
 
-    def _linger(self) -> None:
+    def _drain_input(self) -> None:
         """Forget what still comes: a connection closed over unread bytes is reset, and the answer lost with it."""
         self.wfile.flush()
         self.connection.settimeout(LINGER)
         self.connection.shutdown(socket.SHUT_WR)
-        left = DRAIN_LIMIT
-        while left > 0:
-            forgotten = len(self.connection.recv(1 << 16))
-            if not forgotten:
+        remaining = DRAIN_LIMIT
+        while remaining > 0:
+            count = len(self.connection.recv(1 << 16))
+            if not count:
                 return
-            left -= forgotten
+            remaining -= count
 
-    def allowed(self, what: str) -> bool:
+    def authorize_admin(self, what: str) -> bool:
         """Whether the admin asks. The nodes' role gets an answer, with `what` it may not."""
         if self.claim is not None and not self.claim.key.node:
             return True
-        self.answer(refusals.not_allowed({name.lower(): value for name, value in self.headers.items()}, what))
+        self.send_http_response(
+            refusals.not_allowed({name.lower(): value for name, value in self.headers.items()}, what)
+        )
         return False
 
-    def answer(self, answer: Answer) -> None:
+    def send_http_response(self, response: HttpResponse) -> None:
         """Send status, headers and body; of a HEAD request the first two."""
-        status, headers, body = answer
+        status, headers, body = response
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -126,14 +131,14 @@ class FrontDoor(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _framing(headers: Any, defects: bool) -> str:
+def _framing_error(headers: Any, defects: bool) -> str:
     """Why nobody could say where this request ends, or what it says; "" when all is well."""
-    seen: Dict[str, str] = {}
+    values: Dict[str, str] = {}
     for name, value in headers:
-        if name.lower() in seen:
+        if name.lower() in values:
             return "a header is there twice"
-        seen[name.lower()] = value
-    length, coding = seen.get("content-length"), seen.get("transfer-encoding")
+        values[name.lower()] = value
+    length, coding = values.get("content-length"), values.get("transfer-encoding")
     if defects:
         return "a header is malformed"
     if coding is not None and (length is not None or coding.lower() != "chunked"):
@@ -150,29 +155,29 @@ class Listener(ThreadingHTTPServer):
     request_queue_size = 256
     allow_reuse_address = True
 
-    most_strangers = MOST_STRANGERS
+    max_unauthenticated = MAX_UNAUTHENTICATED
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         self._guard = threading.Lock()
-        self._strangers: Dict[int, socket.socket] = {}
+        self._unauthenticated: Dict[int, socket.socket] = {}
         super().__init__(*arguments, **more)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._guard:
-            self._strangers[id(request)] = request
-            if len(self._strangers) > self.most_strangers:
-                oldest = self._strangers.pop(next(iter(self._strangers)))
+            self._unauthenticated[id(request)] = request
+            if len(self._unauthenticated) > self.max_unauthenticated:
+                oldest = self._unauthenticated.pop(next(iter(self._unauthenticated)))
                 # Not closed: its thread reads the end of it, and closes it itself.
-                _shut(oldest)
+                _shut_down(oldest)
         super().process_request(request, client_address)
 
-    def is_known(self, request: Any) -> None:
+    def mark_authenticated(self, request: Any) -> None:
         """A connection has shown a signature."""
         with self._guard:
-            self._strangers.pop(id(request), None)
+            self._unauthenticated.pop(id(request), None)
 
     def shutdown_request(self, request: Any) -> None:
-        self.is_known(request)
+        self.mark_authenticated(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -181,7 +186,7 @@ class Listener(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _shut(request: socket.socket) -> None:
+def _shut_down(request: socket.socket) -> None:
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError:

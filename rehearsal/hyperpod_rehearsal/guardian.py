@@ -49,10 +49,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     if os.read(sys.stdin.fileno(), 1) == ALL_IS_WELL:
         return 0
     print("the daemon was killed: removing its machines", flush=True)
-    left = cleanup.remove_traces(layout)
-    if left:
-        print("left behind:", ", ".join(left), flush=True)
-    return 1 if left else 0
+    remaining = cleanup.remove_traces(layout)
+    if remaining:
+        print("left behind:", ", ".join(remaining), flush=True)
+    if remaining:
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ _CAP_SYS_ADMIN = 21
 _FIRST_USER, _NOBODY = 1000, 65534
 
 
-def missing() -> list[str]:
+def missing_requirements() -> list[str]:
     """Reasons why nodes cannot boot here, short phrases; empty when they can."""
     if os.uname().sysname != "Linux":
         return ["Linux"]
@@ -64,16 +64,16 @@ def search_path() -> str:
 
 def _has_filesystem(name: str) -> bool:
     try:
-        known = Path("/proc/filesystems").read_text().split()
+        listed = Path("/proc/filesystems").read_text().split()
     except OSError:
         return False
     # A module that is not loaded yet is not listed; mount(8) loads it on demand.
-    return name in known or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
+    return name in listed or any(Path("/lib/modules").glob(f"{os.uname().release}/kernel/fs/{name}*/{name}.ko*"))
 
 
 def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] = os.environ) -> list[str]:
     """Names of those who can log in here besides root and whoever called sudo."""
-    found = []
+    names = []
     for line in passwd.read_text(errors="replace").splitlines():
         fields = line.split(":")
         if (
@@ -83,11 +83,11 @@ def other_users(passwd: Path = Path("/etc/passwd"), environ: Mapping[str, str] =
             and fields[2] != environ.get("SUDO_UID")
             and not fields[6].endswith(("/nologin", "/false"))
         ):
-            found.append(fields[0])
-    return found
+            names.append(fields[0])
+    return names
 
 
-def warning_of_others(users: Sequence[str]) -> str:
+def other_users_warning(users: Sequence[str]) -> str:
     """What a person should know who boots machines beside other users; "" where there are none."""
     if not users:
         return ""
@@ -106,7 +106,7 @@ def require_root(what: str) -> None:
 
 def require() -> None:
     """Raise RehearsalError, in two sentences, when nodes cannot boot on this machine."""
-    reasons = missing()
+    reasons = missing_requirements()
     if reasons:
         raise RehearsalError(
             f"A rehearsal boots real machines, and this one lacks {'; '.join(reasons)}. "

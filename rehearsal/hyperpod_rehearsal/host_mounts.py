@@ -9,7 +9,7 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.system.mountinfo import is_below, parse, read
 
 
-def below(directory: Path, mountinfo: str = "") -> list[Path]:
+def mount_points_below(directory: Path, mountinfo: str = "") -> list[Path]:
     """Mount points at and below `directory`, newest first. `mountinfo`: its text, read from /proc when empty."""
     points = [entry.path for entry in parse(mountinfo or read())]
     return [Path(point) for point in reversed(points) if is_below(point, str(directory))]
@@ -22,13 +22,13 @@ def unmount_below(directory: Path, runner: Runner, seconds: float = 10.0) -> lis
     """
     deadline = time.monotonic() + seconds
     while True:
-        left = below(directory)
-        if not left:
+        mounted = mount_points_below(directory)
+        if not mounted:
             return []
         late = time.monotonic() > deadline
-        for point in left:
+        for point in mounted:
             runner.run(["umount", *(["-l"] if late else []), str(point)], timeout=20, check=False)
         if late:
-            return below(directory)
-        if below(directory):
+            return mount_points_below(directory)
+        if mount_points_below(directory):
             time.sleep(0.05)

@@ -68,8 +68,8 @@ Progress = Callable[[str], None]
 def _apt_options() -> list[str]:
     """Proxy and date settings that this host's apt needs to reach its sources."""
     done = LocalRunner().run(["apt-config", "dump", "Acquire"], timeout=30, check=False)
-    wanted = re.compile(r'^Acquire::(https?::[^ ]+|Check-Valid-Until|Check-Date|Retries) "[^"]+";$')
-    return [line for line in done.stdout.splitlines() if wanted.match(line)]
+    relevant = re.compile(r'^Acquire::(https?::[^ ]+|Check-Valid-Until|Check-Date|Retries) "[^"]+";$')
+    return [line for line in done.stdout.splitlines() if relevant.match(line)]
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ def recipe_of(release: str = "") -> Recipe:
 def _of_today(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
     """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
     try:
-        return replace(recipe, day=apt_release.day_of(recipe.codename, recipe.sources, LocalRunner()))
+        return replace(recipe, day=apt_release.release_day(recipe.codename, recipe.sources, LocalRunner()))
     except RehearsalError as err:
         built = sorted(path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.path(cache).stem}-*.squashfs"))
         if not built:
             raise
-        progress(f"{err.message}; the image of {apt_release.said(built[-1])} is taken")
+        progress(f"{err.message}; the image of {apt_release.format_day(built[-1])} is taken")
         return replace(recipe, day=built[-1])
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Callable, Dict, Mapping, Tuple
 
 ADDRESS = "169.254.169.254"
-LONGEST = 21600
+MAX_TOKEN_TTL = 21600
 """Seconds that a token may live; a whole number from 1 on, else 400."""
 TOKEN, TTL = "x-aws-ec2-metadata-token", "x-aws-ec2-metadata-token-ttl-seconds"
-MOST_TOKENS = 1000
+MAX_TOKENS = 1000
 """Tokens that are good at a time: a program that asks for ever makes the oldest ones bad, nothing more."""
-CREDENTIALS_LAST = 6 * 3600
+CREDENTIALS_TTL = 6 * 3600
 
-Answer = Tuple[int, Dict[str, str], bytes]
+HttpResponse = Tuple[int, Dict[str, str], bytes]
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,12 @@ class InstanceIdentity:
 def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
     """Path below /latest -> content. InstanceIdentity types are EC2's, without `ml.`."""
     zone = f"{instance.region}a"
-    ec2_type = instance.type[3:] if instance.type.startswith("ml.") else instance.type
+    if instance.type.startswith("ml."):
+        ec2_type = instance.type[3:]
+    else:
+        ec2_type = instance.type
     name = f"{instance.host}.ec2.internal"
-    found = {
+    contents = {
         "meta-data/hostname": name,
         "meta-data/local-hostname": name,
         "meta-data/local-ipv4": instance.ip,
@@ -68,7 +71,7 @@ def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
     }
     if instance.role:
         role = instance.role.rpartition("/")[2]
-        found[f"meta-data/iam/security-credentials/{role}"] = json.dumps(
+        contents[f"meta-data/iam/security-credentials/{role}"] = json.dumps(
             {
                 "Code": "Success",
                 "LastUpdated": _stamp(now),
@@ -76,11 +79,11 @@ def entries(instance: InstanceIdentity, now: float) -> Dict[str, str]:
                 "AccessKeyId": instance.access_key,
                 "SecretAccessKey": instance.secret_key,
                 "Token": instance.token,
-                "Expiration": _stamp(now + CREDENTIALS_LAST),
+                "Expiration": _stamp(now + CREDENTIALS_TTL),
             },
             indent=2,
         )
-    return found
+    return contents
 
 
 def _stamp(at: float) -> str:
@@ -95,40 +98,44 @@ class Metadata:
     clock: Callable[[], float] = time.time
     _tokens: Dict[str, float] = field(default_factory=dict)
 
-    def answer(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
+    def respond(self, method: str, path: str, headers: Mapping[str, str]) -> HttpResponse:
         """Status, headers and body for one request; header names in small letters."""
         path = path.partition("?")[0]
         if method == "PUT" and path.rstrip("/") == "/latest/api/token":
             return self._token(headers)
         if method not in ("GET", "HEAD"):
-            return _plain(405, "Method Not Allowed")
+            return _text_response(405, "Method Not Allowed")
         if self._tokens.get(headers.get(TOKEN, ""), 0.0) <= self.clock():
-            return _plain(401, "Unauthorized")
+            return _text_response(401, "Unauthorized")
         return self._read(path)
 
-    def _token(self, headers: Mapping[str, str]) -> Answer:
-        wanted = headers.get(TTL, "")
+    def _token(self, headers: Mapping[str, str]) -> HttpResponse:
+        requested_ttl = headers.get(TTL, "")
         if "x-forwarded-for" in headers:
-            return _plain(403, "Forbidden")
-        if not (wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= LONGEST):
-            return _plain(400, "Bad Request")
+            return _text_response(403, "Forbidden")
+        if not (requested_ttl.isascii() and requested_ttl.isdigit() and 1 <= int(requested_ttl) <= MAX_TOKEN_TTL):
+            return _text_response(400, "Bad Request")
         now, token = self.clock(), secrets.token_urlsafe(40)
         alive = [(old, until) for old, until in self._tokens.items() if until > now]
-        self._tokens = dict([*alive[1 - MOST_TOKENS :], (token, now + int(wanted))])
-        status, more, body = _plain(200, token)
-        return status, {**more, TTL: wanted}, body
+        self._tokens = dict([*alive[1 - MAX_TOKENS :], (token, now + int(requested_ttl))])
+        status, more, body = _text_response(200, token)
+        return status, {**more, TTL: requested_ttl}, body
 
-    def _read(self, path: str) -> Answer:
+    def _read(self, path: str) -> HttpResponse:
         if not path.startswith("/latest/"):
-            return _plain(404, "Not Found")
-        wanted, known = path[len("/latest/") :].rstrip("/"), entries(self.instance, self.clock())
-        if wanted in known:
-            return _plain(200, known[wanted])
-        below = f"{wanted}/" if wanted else ""
-        names = {name[len(below) :] for name in known if name.startswith(below)}
+            return _text_response(404, "Not Found")
+        requested, contents = path[len("/latest/") :].rstrip("/"), entries(self.instance, self.clock())
+        if requested in contents:
+            return _text_response(200, contents[requested])
+        below = ""
+        if requested:
+            below = f"{requested}/"
+        names = {name[len(below) :] for name in contents if name.startswith(below)}
         listed = sorted({first + more for first, more, _ in (name.partition("/") for name in names)})
-        return _plain(200, "\n".join(listed)) if listed else _plain(404, "Not Found")
+        if listed:
+            return _text_response(200, "\n".join(listed))
+        return _text_response(404, "Not Found")
 
 
-def _plain(status: int, text: str) -> Answer:
+def _text_response(status: int, text: str) -> HttpResponse:
     return status, {"Content-Type": "text/plain"}, text.encode()

@@ -38,7 +38,7 @@ class Keys:
     node: Key
 
     @classmethod
-    def new(cls) -> Keys:
+    def generate(cls) -> Keys:
         """Random ones."""
         return cls(
             Key(_id("AKIA"), secrets.token_urlsafe(30)),
@@ -62,7 +62,7 @@ class Keys:
         """Note them, for root alone."""
         state.write_json(root / FILE, {"admin": vars(self.admin), "node": vars(self.node)})
 
-    def known(self) -> Mapping[str, Key]:
+    def by_id(self) -> Mapping[str, Key]:
         """By id."""
         return {key.id: key for key in (self.admin, self.node)}
 

@@ -71,7 +71,10 @@ def build(layer: Path, step_retry: bool = False) -> None:
         *(kit / name for name in ("errors.py", "exit_codes.py", "system/__init__.py", "system/atomic_file.py")),
         *sorted((kit / "untrusted").glob("*.py")),
     ]:
-        root = package if package in source.parents else kit
+        if package in source.parents:
+            root = package
+        else:
+            root = kit
         put(layer, f"{AGENT_DIRECTORY}/{root.name}/{source.relative_to(root)}", source.read_text())
     put(layer, f"{AGENT_DIRECTORY}/__main__.py", START)
     put(layer, "/etc/systemd/system/hyperpod-agent.service", AGENT_UNIT)

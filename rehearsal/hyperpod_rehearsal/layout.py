@@ -15,7 +15,7 @@ from typing import Dict
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_rehearsal import own_place
+from hyperpod_rehearsal import trusted_directory
 from hyperpod_rehearsal.mounts.registry import REHEARSED
 
 DEFAULT_NAME = "demo"
@@ -37,7 +37,7 @@ def cache_dir() -> Path:
 def lock_file(name: str) -> Path:
     """A file to lock; kept beside the images, because locks outlive what they guard. Raises Untrusted."""
     directory = cache_dir() / "locks"
-    own_place.require(directory)
+    trusted_directory.require(directory)
     by_descriptor.make_directories(directory)
     return directory / f"{name}.lock"
 

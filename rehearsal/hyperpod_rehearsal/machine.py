@@ -21,7 +21,7 @@ from hyperpod_rehearsal.layout import Layout
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""
 INSTANCE_STORE = "/opt/dlami/nvme"
-KEPT_LOGS = (
+RETAINED_LOGS = (
     "console.log",
     "root/var/log/provision/provisioning.log",
     "root/var/log/hyperpod-rehearsal/lifecycle.log",
@@ -38,7 +38,7 @@ class MachineOptions:
     shm_size: str = "2G"
 
 
-def inside(leader: int, argv: Sequence[str]) -> list[str]:
+def command_in_machine(leader: int, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` in the machine whose PID 1 is `leader` here."""
     return [
         "nsenter",
@@ -77,17 +77,17 @@ class Machines:
 
     def prepare(self, instance_id: str) -> Path:
         """Mount a fresh overlay and return its root. Raises RunError when the kernel refuses it."""
-        place = self.directory(instance_id)
+        directory = self.directory(instance_id)
         for name in ("up", "work", "root"):
-            by_descriptor.make_directories(place / name)
-        by_descriptor.set_mode(place / "up", 0o755)
+            by_descriptor.make_directories(directory / name)
+        by_descriptor.set_mode(directory / "up", 0o755)
         # volatile: nobody mounts this upper directory again, so its syncs may be skipped.
         options = (
-            f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={place / 'up'},"
-            f"workdir={place / 'work'},volatile"
+            f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={directory / 'up'},"
+            f"workdir={directory / 'work'},volatile"
         )
-        self._runner.run(["mount", "-t", "overlay", f"hpk-{instance_id}", "-o", options, str(place / "root")])
-        return place / "root"
+        self._runner.run(["mount", "-t", "overlay", f"hpk-{instance_id}", "-o", options, str(directory / "root")])
+        return directory / "root"
 
     def start(self, instance_id: str, host_name: str, instance_store: bool = False) -> Process:
         """Boot a prepared and attached machine and return its supervisor's identity. Raises RehearsalError.
@@ -105,7 +105,10 @@ class Machines:
             *self._command(instance_id, host_name, instance_store),
         ]
         # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
-        unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"} if cgroups.refuses_v1(self.layout.image) else {}
+        if cgroups.refuses_v1(self.layout.image):
+            unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+        else:
+            unified = {}
         with by_descriptor.stream(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(
                 argv,
@@ -155,22 +158,26 @@ class Machines:
     def exit_code(self, instance_id: str) -> Optional[int]:
         """Exit code of a machine that ended, None while it runs or when it was never started."""
         proc = self._running.get(instance_id)
-        return None if proc is None else proc.poll()
+        if proc is None:
+            return None
+        return proc.poll()
 
     def leader(self, instance_id: str) -> Optional[int]:
         """Pid, on the host, of the machine's PID 1; None when the machine does not run."""
         proc = self._running.get(instance_id)
         if proc is None or proc.poll() is not None:
             return None
-        found = processes.children(proc.pid)
-        return found[0] if found else None
+        children = processes.children(proc.pid)
+        if children:
+            return children[0]
+        return None
 
     def execute(self, instance_id: str, argv: Sequence[str], timeout: float = 20.0, check: bool = True) -> Completed:
         """Run a command inside as the platform's agent would: root, no login. Raises RehearsalError, RunError."""
         leader = self.leader(instance_id)
         if leader is None:
             raise RehearsalError(f"machine {instance_id} does not run")
-        return self._runner.run(inside(leader, argv), timeout=timeout, check=check)
+        return self._runner.run(command_in_machine(leader, argv), timeout=timeout, check=check)
 
     def kill(self, instance_id: str) -> None:
         """SIGKILL the whole machine and wait until the kernel has taken every process of it away."""
@@ -186,10 +193,10 @@ class Machines:
             with suppress(subprocess.TimeoutExpired):
                 proc.wait(timeout=10)
 
-    def keep_logs(self, instance_id: str) -> None:
+    def retain_logs(self, instance_id: str) -> None:
         """Copy the logs of a machine that is about to go to <state>/logs/<instance>/."""
         target = self.layout.logs / instance_id
-        for name in KEPT_LOGS:
+        for name in RETAINED_LOGS:
             source = self.directory(instance_id) / name
             with suppress(OSError):
                 if source.is_file():
@@ -200,7 +207,7 @@ class Machines:
         """End a machine and remove its cgroup, mount and directory (network: see Network.detach); repeatable."""
         self.kill(instance_id)
         self._running.pop(instance_id, None)
-        self.keep_logs(instance_id)
+        self.retain_logs(instance_id)
         cgroups.remove(f"{self.layout.cgroup}/{instance_id}")
         host_mounts.unmount_below(self.directory(instance_id), self._runner)
         by_descriptor.remove_tree(self.directory(instance_id), ignore_errors=True)

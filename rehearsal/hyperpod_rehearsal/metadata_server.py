@@ -21,7 +21,7 @@ PORT = 80
 CLONE_NEWNET = 0x40000000
 PATIENCE = 10.0
 """Seconds for which a client may keep a connection without a request."""
-PLACES = 32
+MAX_CONNECTIONS = 32
 """Connections of one node at a time; one more, and the oldest is closed: the daemon's descriptors are for all nodes."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
     metadata: Metadata
 
     def do_GET(self) -> None:
-        status, headers, body = self.metadata.answer(
+        status, headers, body = self.metadata.respond(
             self.command, self.path, {name.lower(): value for name, value in self.headers.items()}
         )
         self.send_response(status)
@@ -65,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Listener(Listener):
-    most_strangers = PLACES
+    max_unauthenticated = MAX_CONNECTIONS
 
     def __init__(self, listening: socket.socket, metadata: Metadata) -> None:
         handler = type("Handler", (_Handler,), {"metadata": metadata})

@@ -18,7 +18,7 @@ from hyperpod_kit.system.mountinfo import parse, read
 from hyperpod_kit.system.process import Process, identify
 from hyperpod_rehearsal import cgroups, processes, targets
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.machine import command_in_machine
 from hyperpod_rehearsal.mounts.registry import REHEARSED
 from hyperpod_rehearsal.standins.install import LIBRARY
 
@@ -27,7 +27,7 @@ ASIDE = "/run/hyperpod-rehearsal/aside"
 
 
 @dataclass(frozen=True)
-class Spot:
+class MountPoint:
     """One mount point of one node. `node`: its entry in state.json; `leader`: host pid of the machine's PID 1."""
 
     layout: Layout
@@ -38,34 +38,38 @@ class Spot:
 
     def run(self, *argv: str) -> str:
         """Run a command inside the machine; its standard output. Raises RunError."""
-        return self.runner.run(inside(self.leader, argv), timeout=60).stdout
+        return self.runner.run(command_in_machine(self.leader, argv), timeout=60).stdout
 
     def mounted(self) -> Optional[List[str]]:
         """[file system type, source] of what is on top there, None for nothing."""
-        there = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
-        return [there[-1].fs_type, there[-1].source] if there else None
+        entries = [entry for entry in parse(read(f"/proc/{self.leader}/mountinfo")) if entry.path == self.path]
+        if entries:
+            return [entries[-1].fs_type, entries[-1].source]
+        return None
 
     def server(self) -> Optional[Process]:
         """The process that serves the mount, the youngest one; None where the kernel alone does."""
-        found: List[Process] = []
+        servers: List[Process] = []
         for pid in cgroups.members(f"{self.layout.cgroup}/{self.node['instance_id']}"):
             process = identify(pid)
             if process is not None and self._serves(pid):
-                found.append(process)
-        return max(found, key=lambda process: (process.started, process.pid), default=None)
+                servers.append(process)
+        return max(servers, key=lambda process: (process.started, process.pid), default=None)
 
     def _serves(self, pid: int) -> bool:
-        words = command_line(pid)
-        return any(word.strip("/") == str(LIBRARY) for word in words[:5]) and self.path in words[5:]
+        arguments = command_line(pid)
+        return any(word.strip("/") == str(LIBRARY) for word in arguments[:5]) and self.path in arguments[5:]
 
     def require_server(self) -> Process:
         """The same, or RehearsalError that says what is there."""
-        found = self.server()
-        if found is None:
-            there = self.mounted()
-            what = f"{there[0]} from {there[1]}, which no process serves" if there else "nothing"
+        server = self.server()
+        if server is None:
+            mounted = self.mounted()
+            what = "nothing"
+            if mounted:
+                what = f"{mounted[0]} from {mounted[1]}, which no process serves"
             raise RehearsalError(f"no process to signal: mounted at {self.path} of {self.node['place']} is {what}")
-        return found
+        return server
 
 
 def command_line(pid: int) -> List[str]:
@@ -76,87 +80,92 @@ def command_line(pid: int) -> List[str]:
         return []
 
 
-def spot(layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runner] = None) -> Spot:
+def find_mount_point(layout: Layout, node: Dict[str, Any], path: str, runner: Optional[Runner] = None) -> MountPoint:
     """The mount point `path` of a running node. Raises RehearsalError when its machine does not run."""
-    leaders = processes.children(node["pid"]) if targets.is_running(node) else []
+    if targets.is_running(node):
+        leaders = processes.children(node["pid"])
+    else:
+        leaders = []
     if not leaders:
         raise RehearsalError(
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
         )
-    return Spot(layout, node, leaders[0], os.path.normpath(path), runner or LocalRunner())
+    return MountPoint(layout, node, leaders[0], os.path.normpath(path), runner or LocalRunner())
 
 
-def kill_daemon(at: Spot) -> str:
+def kill_daemon(mount_point: MountPoint) -> str:
     """SIGKILL: the kernel goes on listing the mount, and answers ENOTCONN."""
-    process = at.require_server()
-    words = " ".join(command_line(process.pid)[4:6])
-    processes.end(process)
-    return f"killed {words} (pid {process.pid} on this machine)"
+    process = mount_point.require_server()
+    command = " ".join(command_line(process.pid)[4:6])
+    processes.send_signal(process)
+    return f"killed {command} (pid {process.pid} on this machine)"
 
 
-def hang_daemon(at: Spot) -> str:
+def hang_daemon(mount_point: MountPoint) -> str:
     """SIGSTOP: whoever touches the mount waits, as for a server that has gone away."""
-    process = at.require_server()
-    processes.end(process, signal.SIGSTOP)
+    process = mount_point.require_server()
+    processes.send_signal(process, signal.SIGSTOP)
     return f"stopped pid {process.pid} (of this machine)"
 
 
-def resume_daemon(at: Spot) -> str:
-    process = at.require_server()
-    processes.end(process, signal.SIGCONT)
+def resume_daemon(mount_point: MountPoint) -> str:
+    process = mount_point.require_server()
+    processes.send_signal(process, signal.SIGCONT)
     return f"pid {process.pid} goes on"
 
 
-def unmount(at: Spot) -> str:
+def unmount(mount_point: MountPoint) -> str:
     """What an admin's `umount -l` leaves: an empty directory."""
-    at.run("umount", "--lazy", at.path)
+    mount_point.run("umount", "--lazy", mount_point.path)
     return "unmounted"
 
 
-def read_only(at: Spot) -> str:
+def read_only(mount_point: MountPoint) -> str:
     # bind: the mount point alone; -i: no helper of the type is asked.
-    at.run("mount", "-i", "-o", "remount,bind,ro", at.path)
+    mount_point.run("mount", "-i", "-o", "remount,bind,ro", mount_point.path)
     return "remounted read-only"
 
 
-def read_write(at: Spot) -> str:
-    at.run("mount", "-i", "-o", "remount,bind,rw", at.path)
+def read_write(mount_point: MountPoint) -> str:
+    mount_point.run("mount", "-i", "-o", "remount,bind,rw", mount_point.path)
     return "remounted read-write"
 
 
-def other_target(at: Spot) -> str:
+def other_target(mount_point: MountPoint) -> str:
     """Another source of the same kind in its place, as by an admin's hand: the unit stopped, unmounted, mounted."""
-    there, process = at.mounted(), at.server()
-    command = foreign_mount(there[0] if there else "", command_line(process.pid) if process else [], at.path)
-    unit = unit_of(process.pid) if process else ""
+    mounted, process = mount_point.mounted(), mount_point.server()
+    command = _foreign_mount_over(mounted, process, mount_point.path)
+    unit = ""
+    if process:
+        unit = unit_of(process.pid)
     if unit:
-        at.run("systemctl", "stop", unit)
-    if at.mounted():
-        at.run("umount", "--lazy", at.path)
-    _mount(at, command)
+        mount_point.run("systemctl", "stop", unit)
+    if mount_point.mounted():
+        mount_point.run("umount", "--lazy", mount_point.path)
+    _mount(mount_point, command)
     return f"now mounted there: {' '.join(command)}"
 
 
-def cover(at: Spot) -> str:
+def cover(mount_point: MountPoint) -> str:
     """Another source of the same kind laid over the mount, which serves on below."""
-    there, process = at.mounted(), at.server()
-    aside = ASIDE + at.path
-    command = foreign_mount(there[0] if there else "", command_line(process.pid) if process else [], aside)
-    at.run("mkdir", "-p", aside)
-    _mount(at, command)
-    at.run("mount", "--bind", aside, at.path)
+    mounted, process = mount_point.mounted(), mount_point.server()
+    aside = ASIDE + mount_point.path
+    command = _foreign_mount_over(mounted, process, aside)
+    mount_point.run("mkdir", "-p", aside)
+    _mount(mount_point, command)
+    mount_point.run("mount", "--bind", aside, mount_point.path)
     return f"now on top of it: {' '.join(command)}"
 
 
-def uncover(at: Spot) -> str:
-    at.run("umount", at.path)
-    at.run("umount", ASIDE + at.path)
+def uncover(mount_point: MountPoint) -> str:
+    mount_point.run("umount", mount_point.path)
+    mount_point.run("umount", ASIDE + mount_point.path)
     return "uncovered"
 
 
-def _mount(at: Spot, command: List[str]) -> None:
+def _mount(mount_point: MountPoint, command: List[str]) -> None:
     # In a unit of its own, so that the daemon belongs to the machine; it outlives the command that started it.
-    at.run(
+    mount_point.run(
         "systemd-run",
         "--quiet",
         "--wait",
@@ -173,20 +182,33 @@ def unit_of(pid: int) -> str:
         groups = Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
         return ""
-    found = re.search(r"/([^/\n]+\.service)\s*$", groups, re.M)
-    return found[1] if found else ""
+    match = re.search(r"/([^/\n]+\.service)\s*$", groups, re.M)
+    if match:
+        return match[1]
+    return ""
+
+
+def _foreign_mount_over(mounted: Optional[List[str]], server: Optional[Process], path: str) -> List[str]:
+    """The command that mounts, at `path`, another source of the same kind as a mount. `mounted`, `server`: its own."""
+    fs_type = ""
+    if mounted:
+        fs_type = mounted[0]
+    serving: List[str] = []
+    if server:
+        serving = command_line(server.pid)
+    return foreign_mount(fs_type, serving, path)
 
 
 def foreign_mount(fs_type: str, serving: List[str], path: str) -> List[str]:
     """A command that mounts something else of the same kind at `path`. `serving`: words of the present server."""
-    for its in REHEARSED.values():
-        command = its.another(fs_type, serving)
+    for rehearsed_mount in REHEARSED.values():
+        command = rehearsed_mount.substitute_command(fs_type, serving)
         if command is not None:
             return [*command, path]
     return ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", path]
 
 
-FAULTS: Dict[str, Callable[[Spot], str]] = {
+FAULTS: Dict[str, Callable[[MountPoint], str]] = {
     "kill-daemon": kill_daemon,
     "hang-daemon": hang_daemon,
     "unmount": unmount,
@@ -195,7 +217,7 @@ FAULTS: Dict[str, Callable[[Spot], str]] = {
     "cover": cover,
 }
 
-UNDO: Dict[str, Callable[[Spot], str]] = {
+UNDO: Dict[str, Callable[[MountPoint], str]] = {
     "hang-daemon": resume_daemon,
     "read-only": read_write,
     "other-target": unmount,

@@ -30,30 +30,30 @@ _SECONDS = 60.0
 
 def run(options: Sequence[str], command: Sequence[str]) -> int:
     """The command's exit code. Raises RehearsalError when nothing can be mounted here."""
-    with tempfile.TemporaryDirectory(prefix="hpk-mounted-") as made:
-        place, point = Path(made), Path(made, "mount")
+    with tempfile.TemporaryDirectory(prefix="hpk-mounted-") as temporary_directory:
+        directory, point = Path(temporary_directory), Path(temporary_directory, "mount")
         by_descriptor.make_directory(point)
-        install(place / "root")
-        store = StoredBuckets(place / "s3")
+        install(directory / "root")
+        store = StoredBuckets(directory / "s3")
         store.create_bucket(BUCKET)
-        key = Keys.new().admin
+        key = Keys.generate().admin
         server = serve([("127.0.0.1", 0)], store, keys={key.id: key})
         try:
-            told = {
+            environment = {
                 **os.environ,
                 **aws_environment(server.url, key),
                 "AWS_CONFIG_FILE": "/nonexistent",
                 "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
             }
-            done = subprocess.run(
-                [_PYTHON, "-I", "-S", str(place / "root" / LIBRARY), "mount-s3", *options, BUCKET, str(point)],
-                env=told,
+            mount_run = subprocess.run(
+                [_PYTHON, "-I", "-S", str(directory / "root" / LIBRARY), "mount-s3", *options, BUCKET, str(point)],
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=_SECONDS,
             )
-            if done.returncode:
-                raise RehearsalError(f"mount-s3: {done.stderr.strip()}", hint="root, and a kernel with FUSE")
+            if mount_run.returncode:
+                raise RehearsalError(f"mount-s3: {mount_run.stderr.strip()}", hint="root, and a kernel with FUSE")
             try:
                 return subprocess.run([word.replace("{}", str(point)) for word in command]).returncode
             finally:

@@ -46,14 +46,14 @@ def choose_subnet(taken: Iterable[str]) -> int:
 
 def networks_in_use(runner: Runner) -> list[str]:
     """Destinations of all routes and addresses of this machine, as CIDR strings."""
-    found: list[str] = []
+    networks: list[str] = []
     for route in json.loads(runner.run(["ip", "-j", "-4", "route", "show", "table", "all"]).stdout or "[]"):
         if route.get("dst", "default") != "default":
-            found.append(route["dst"])
+            networks.append(route["dst"])
     for link in json.loads(runner.run(["ip", "-j", "-4", "addr"]).stdout or "[]"):
         for address in link.get("addr_info", []):
-            found.append(f"{address['local']}/{address['prefixlen']}")
-    return found
+            networks.append(f"{address['local']}/{address['prefixlen']}")
+    return networks
 
 
 def host_name(ip: str) -> str:
@@ -176,7 +176,9 @@ def remove_all(layout: Layout, runner: Runner) -> None:
 def namespaces() -> list[str]:
     """Names of all named network namespaces of this machine."""
     directory = Path("/run/netns")
-    return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
+    if directory.is_dir():
+        return sorted(entry.name for entry in directory.iterdir())
+    return []
 
 
 def links(runner: Runner) -> list[str]:

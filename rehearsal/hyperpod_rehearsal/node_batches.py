@@ -17,7 +17,7 @@ Refusal = Tuple[str, str]
 
 def replace(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchReplaceClusterNodes."""
-    taken, answer = _choose(
+    claimed, response = _claim_nodes(
         operations,
         cluster,
         request,
@@ -25,22 +25,22 @@ def replace(operations: Operations, cluster: RehearsedCluster, request: Mapping[
         "ErrorCode",
         lambda node: "the controller cannot be replaced" if node.role == CONTROLLER else None,
     )
-    for node in taken:
+    for node in claimed:
         operations.spawn(operations.replace, cluster, node, "asked for: replace")
-    return answer
+    return response
 
 
 def reboot(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchRebootClusterNodes."""
-    taken, answer = _choose(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode", lambda node: None)
-    for node in taken:
+    claimed, response = _claim_nodes(operations, cluster, request, REPLACE_OR_REBOOT, "ErrorCode", lambda node: None)
+    for node in claimed:
         operations.spawn(operations.reboot, cluster, node, "asked for: reboot")
-    return answer
+    return response
 
 
 def delete(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
     """BatchDeleteClusterNodes. The groups' counts go down with their nodes; lists without content are left out."""
-    taken, answer = _choose(
+    claimed, response = _claim_nodes(
         operations,
         cluster,
         request,
@@ -48,10 +48,10 @@ def delete(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
         "Code",
         lambda node: "a Slurm controller cannot be deleted" if node.role == CONTROLLER else None,
     )
-    if taken:
-        scaling.forget(operations, cluster, taken)
-        operations.spawn(scaling.drop, operations, cluster, taken)
-    return {name: content for name, content in answer.items() if content}
+    if claimed:
+        scaling.remove_from_counts(operations, cluster, claimed)
+        operations.spawn(scaling.remove_machines, operations, cluster, claimed)
+    return {name: content for name, content in response.items() if content}
 
 
 def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str, Any]) -> Dict[str, Any]:
@@ -59,14 +59,16 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
     request_rules.check_addition(cluster, request)
     token = request.get("ClientToken", "")
     with operations.lock:
-        known = cluster.additions.get(token) if token else None
-        if known is None:
-            made: List[RehearsedNode] = []
+        logical_ids = None
+        if token:
+            logical_ids = cluster.additions.get(token)
+        if logical_ids is None:
+            new_nodes: List[RehearsedNode] = []
             failed: List[Dict[str, Any]] = []
             for entry in request["NodesToAdd"]:
-                refusal = _misfit(cluster, entry)
+                refusal = _addition_error(cluster, entry)
                 if refusal is None:
-                    made += scaling.grow(
+                    new_nodes += scaling.grow(
                         operations, cluster, entry["InstanceGroupName"], entry["IncrementTargetCountBy"]
                     )
                 else:
@@ -78,23 +80,23 @@ def add(operations: Operations, cluster: RehearsedCluster, request: Mapping[str,
                             "Message": refusal[1],
                         }
                     )
-            known = [node.logical_id for node in made]
+            logical_ids = [node.logical_id for node in new_nodes]
             if token:
-                cluster.additions[token] = known
-            if made:
-                operations.spawn(scaling.bring_up, operations, cluster, made)
+                cluster.additions[token] = logical_ids
+            if new_nodes:
+                operations.spawn(scaling.bring_up, operations, cluster, new_nodes)
         else:
             failed = []
         nodes = {node.logical_id: node for node in cluster.nodes.values()}
         successful = [
             {"NodeLogicalId": each, "InstanceGroupName": nodes[each].group, "Status": nodes[each].status}
-            for each in known
+            for each in logical_ids
             if each in nodes
         ]
     return {"Successful": successful, "Failed": failed}
 
 
-def _misfit(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
+def _addition_error(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Refusal]:
     """Why no node can be added for one entry of NodesToAdd: (error code, words)."""
     name = entry["InstanceGroupName"]
     try:
@@ -108,44 +110,44 @@ def _misfit(cluster: RehearsedCluster, entry: Mapping[str, Any]) -> Optional[Ref
     return None
 
 
-def _choose(
+def _claim_nodes(
     operations: Operations,
     cluster: RehearsedCluster,
     request: Mapping[str, Any],
     codes: Mapping[str, str],
     code: str,
-    unfit: Callable[[RehearsedNode], Optional[str]],
+    rejection: Callable[[RehearsedNode], Optional[str]],
 ) -> Tuple[List[RehearsedNode], Dict[str, Any]]:
     """(nodes that are now ours, the answer). `code`: what the operation calls the member with the error's code."""
     request_rules.check_nodes(cluster, request)
-    taken: List[RehearsedNode] = []
+    claimed: List[RehearsedNode] = []
 
-    def look(
-        ids: Sequence[str], known: Mapping[str, RehearsedNode], member: str
+    def claim(
+        ids: Sequence[str], by_id: Mapping[str, RehearsedNode], member: str
     ) -> Tuple[List[str], List[Dict[str, str]]]:
         successful: List[str] = []
         failed: List[Dict[str, str]] = []
         for each in ids:
-            node = known.get(each)
+            node = by_id.get(each)
             if node is None:
-                why, words = "absent", "no such node in this cluster"
-            elif unfit(node):
-                why, words = "status", unfit(node) or ""
-            elif not operations.take(node):
-                why, words = "taken", "another operation works on this node"
+                problem, message = "absent", "no such node in this cluster"
+            elif rejection(node):
+                problem, message = "status", rejection(node) or ""
+            elif not operations.claim(node):
+                problem, message = "taken", "another operation works on this node"
             else:
-                taken.append(node)
+                claimed.append(node)
                 successful.append(each)
                 continue
-            failed.append({member: each, code: codes[why], "Message": words})
+            failed.append({member: each, code: codes[problem], "Message": message})
         return successful, failed
 
     with operations.lock:
-        successful, failed = look(request.get("NodeIds") or [], cluster.nodes, "NodeId")
-        answer: Dict[str, Any] = {"Successful": successful, "Failed": failed}
+        successful, failed = claim(request.get("NodeIds") or [], cluster.nodes, "NodeId")
+        response: Dict[str, Any] = {"Successful": successful, "Failed": failed}
         if request.get("NodeLogicalIds"):
             logical = {node.logical_id: node for node in cluster.nodes.values()}
-            answer["SuccessfulNodeLogicalIds"], answer["FailedNodeLogicalIds"] = look(
+            response["SuccessfulNodeLogicalIds"], response["FailedNodeLogicalIds"] = claim(
                 request["NodeLogicalIds"], logical, "NodeLogicalId"
             )
-    return taken, answer
+    return claimed, response

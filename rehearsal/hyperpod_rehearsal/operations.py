@@ -41,13 +41,20 @@ def failure_message(failed: Sequence[RehearsedNode]) -> str:
     the last, since what differs in them is mostly a name or a time."""
     reasons: Dict[str, List[str]] = {}
     for node in failed:
-        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.place}, {node.host})")
-    full, *others = reasons
-    details = [f"Instance {', '.join(reasons[full])} failed: {full}"]
-    for reason in others:
+        reasons.setdefault(node.message, []).append(f"{node.instance_id} ({node.stable_name}, {node.host})")
+    first_reason, *further_reasons = reasons
+    details = [f"Instance {', '.join(reasons[first_reason])} failed: {first_reason}"]
+    for reason in further_reasons:
         first, *rest = reason.splitlines() or [""]
         details.append(f"Instance {', '.join(reasons[reason])} failed: {first}{f' … {rest[-1]}' if rest else ''}")
     return "\n".join([AWS_WORDING, *details])
+
+
+def error_message(err: Exception) -> str:
+    """The message of an error of the kit; of any other its name and arguments."""
+    if isinstance(err, HyperpodKitError):
+        return err.message
+    return repr(err)
 
 
 class Operations:
@@ -59,7 +66,7 @@ class Operations:
         self.store = store
         self.clusters: Dict[str, RehearsedCluster] = {}
         self.lock = threading.RLock()
-        self.in_hand: Set[str] = set()
+        self.claimed_ids: Set[str] = set()
         """Instances that an operation works on: the recovery loop leaves them alone."""
         self.changed = changed
 
@@ -93,7 +100,7 @@ class Operations:
                 new_instance_id(), name, instance_type(group), index, address, role=cluster.slurm.get(name, "")
             )
             cluster.nodes[node.instance_id] = node
-            self.in_hand.add(node.instance_id)
+            self.claimed_ids.add(node.instance_id)
             added.append(node)
         return added
 
@@ -112,14 +119,14 @@ class Operations:
                     self.add_nodes(cluster, group, group.get("InstanceCount", 0))
                 nodes = list(cluster.nodes.values())
             self.changed()
-            events.note(cluster, f"Cluster {cluster.name} creation has Started")
+            events.record(cluster, f"Cluster {cluster.name} creation has Started")
             heads = [node for node in nodes if node.role == CONTROLLER]
             self.launch_all(cluster, nodes, heads if cluster.continuous else nodes)
         except HyperpodKitError as err:
             with self.lock:
                 if cluster.status == "Creating":
                     cluster.status, cluster.failure_message = "Failed", err.message
-                    events.note(
+                    events.record(
                         cluster,
                         f"Cluster {cluster.name} creation failed",
                         level=events.ERROR,
@@ -139,7 +146,7 @@ class Operations:
         """
         memory = memory_per_node(len(cluster.nodes))
         pool = ThreadPoolExecutor(max_workers=max(1, len(nodes)), thread_name_prefix="create")
-        launched = {node.instance_id: pool.submit(self._bring_up_one, cluster, node, memory) for node in nodes}
+        launched = {node.instance_id: pool.submit(self._bring_up_node, cluster, node, memory) for node in nodes}
         futures: List[Future[None]] = [launched[node.instance_id] for node in needed]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -151,32 +158,32 @@ class Operations:
         if failed:
             raise CreationFailed(failure_message(failed))
 
-    def _bring_up_one(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
+    def _bring_up_node(self, cluster: RehearsedCluster, node: RehearsedNode, memory: int) -> None:
         try:
             self.fleet.launch(cluster, node, memory)
             self.changed()
-            events.script(cluster, node, "Started")
-            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            events.record_script(cluster, node, "Started")
+            self.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
-            events.script(cluster, node, "Succeeded")
+            events.record_script(cluster, node, "Succeeded")
         except Exception as err:
-            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
-            events.failed(cluster, node)
+            node.status, node.message = "Failure", error_message(err)
+            events.record_failure(cluster, node)
             raise
         finally:
             with self.lock:
-                self.in_hand.discard(node.instance_id)
+                self.claimed_ids.discard(node.instance_id)
             self.changed()
 
-    def take(self, node: RehearsedNode) -> bool:
+    def claim(self, node: RehearsedNode) -> bool:
         """Claim a node for one operation; False when another has it."""
         with self.lock:
-            if node.instance_id in self.in_hand:
+            if node.instance_id in self.claimed_ids:
                 return False
-            self.in_hand.add(node.instance_id)
+            self.claimed_ids.add(node.instance_id)
             return True
 
-    def replace(self, cluster: RehearsedCluster, old: RehearsedNode, why: str) -> None:
+    def replace(self, cluster: RehearsedCluster, old: RehearsedNode, reason: str) -> None:
         """Swap a claimed node's machine: Slurm is told, the place and address stay, the instance is new."""
         new = RehearsedNode(
             new_instance_id(),
@@ -187,27 +194,27 @@ class Operations:
             role=old.role,
             replaces=old.instance_id,
             logical_id=old.logical_id,
-            message=why,
+            message=reason,
         )
-        old.status, old.message = "ShuttingDown", why
+        old.status, old.message = "ShuttingDown", reason
         self.changed()
-        print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)
-        events.replaced(cluster, old, new, why)
+        print(f"{time.time():.2f} replacing {old.instance_id} ({old.stable_name}): {reason}", flush=True)
+        events.record_replacement(cluster, old, new, reason)
         if self.fleet.settings.profile.step_retry:
             self._wait_until_unused(cluster, old)
-        self.slurm.lost(cluster, old)
+        self.slurm.mark_down(cluster, old)
         self.fleet.remove(old)
         with self.lock:
-            self.in_hand.discard(old.instance_id)
+            self.claimed_ids.discard(old.instance_id)
             cluster.nodes.pop(old.instance_id, None)
             if cluster.status == "Deleting":
                 return
-            self.in_hand.add(new.instance_id)
+            self.claimed_ids.add(new.instance_id)
             cluster.nodes[new.instance_id] = new
         self.changed()
         memory = memory_per_node(len(cluster.nodes))
         self.fleet.refresh(cluster, memory, skip=new)
-        self._bring_up_one(cluster, new, memory)
+        self._bring_up_node(cluster, new, memory)
         self.resume(cluster, new)
 
     def _wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
@@ -215,7 +222,7 @@ class Operations:
         a replacement: no job still waits for the old machine then."""
         if node.role in ("", CONTROLLER):
             return
-        self.slurm.give_up(cluster, node)
+        self.slurm.mark_failing(cluster, node)
         poll_until(
             lambda: self.fleet.stopping.is_set() or not self.slurm.is_used(cluster, node),
             bool,
@@ -223,25 +230,25 @@ class Operations:
             seconds=RELEASE_DEADLINE,
         )
 
-    def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, why: str) -> None:
+    def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, reason: str) -> None:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""
-        node.status, node.message = "Pending", why
+        node.status, node.message = "Pending", reason
         self.changed()
-        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.place}): {why}", flush=True)
-        events.rebooted(cluster, node, "Started", why)
-        self.slurm.lost(cluster, node)
+        print(f"{time.time():.2f} rebooting {node.instance_id} ({node.stable_name}): {reason}", flush=True)
+        events.record_reboot(cluster, node, "Started", reason)
+        self.slurm.mark_down(cluster, node)
         try:
             self.fleet.restart(node)
-            self.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            self.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message = "Running", ""
-            events.rebooted(cluster, node, "Succeeded", why)
+            events.record_reboot(cluster, node, "Succeeded", reason)
         except HyperpodKitError as err:
             node.status, node.message = "Failure", err.message
-            events.rebooted(cluster, node, "Failed", err.message)
+            events.record_reboot(cluster, node, "Failed", err.message)
             raise
         finally:
             with self.lock:
-                self.in_hand.discard(node.instance_id)
+                self.claimed_ids.discard(node.instance_id)
             self.changed()
         self.resume(cluster, node)
 
@@ -251,7 +258,7 @@ class Operations:
             return
         deadline = time.monotonic() + REGISTRATION_DEADLINE
         while node.instance_id in cluster.nodes and cluster.status != "Deleting":
-            if self.slurm.registered(cluster, node):
+            if self.slurm.is_registered(cluster, node):
                 self.slurm.resume(cluster, node)
                 print(f"{time.time():.2f} resumed {node.host} as {node.instance_id}", flush=True)
                 return

@@ -23,16 +23,20 @@ def command_line(process: Process) -> list[str]:
     def read() -> Optional[bytes]:
         """None when the process is gone, empty in the middle of its exec."""
         try:
-            words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            content = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         except OSError:
             return None
-        return words if is_alive(process) else None
+        if is_alive(process):
+            return content
+        return None
 
-    words = poll_until(read, lambda read_words: read_words != b"", fixed_pause(0.001), seconds=EXEC_PATIENCE)
-    return os.fsdecode(words).split("\0") if words else []
+    content = poll_until(read, lambda read_words: read_words != b"", fixed_pause(0.001), seconds=EXEC_PATIENCE)
+    if content:
+        return os.fsdecode(content).split("\0")
+    return []
 
 
-def runs(process: Optional[Process], words: Sequence[str]) -> bool:
+def is_running_command(process: Optional[Process], expected_words: Sequence[str]) -> bool:
     """Whether this very process still runs, is this user's, and has these words in a row on its command line."""
     if process is None or not is_alive(process):
         return False
@@ -42,7 +46,7 @@ def runs(process: Optional[Process], words: Sequence[str]) -> bool:
         return False
     if owner != os.geteuid():
         return False
-    arguments, expected = command_line(process), list(words)
+    arguments, expected = command_line(process), list(expected_words)
     return any(arguments[at : at + len(expected)] == expected for at in range(len(arguments)))
 
 
@@ -54,36 +58,36 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def end(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
+def send_signal(process: Optional[Process], sig: int = signal.SIGKILL) -> None:
     """Send a signal to this very process; nothing happens when it is gone."""
     if process is None:
         return
     # First a hold on whatever has the pid, then the look at it, then the signal: no other process gets it in between.
-    with contextlib.suppress(ProcessLookupError), _held(process.pid) as held:
+    with contextlib.suppress(ProcessLookupError), _open_pidfd(process.pid) as pidfd:
         if not is_alive(process):
             return
-        if held is None:
+        if pidfd is None:
             os.kill(process.pid, sig)
         else:
-            signal.pidfd_send_signal(held, sig)
+            signal.pidfd_send_signal(pidfd, sig)
 
 
 @contextlib.contextmanager
-def _held(pid: int) -> Iterator[Optional[int]]:
+def _open_pidfd(pid: int) -> Iterator[Optional[int]]:
     """A descriptor of the process, None on a kernel that has none. Raises ProcessLookupError."""
     try:
-        held = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except OSError as err:
         if err.errno not in (errno.ENOSYS, errno.EPERM):
             raise ProcessLookupError(pid) from err
         yield None
         return
     try:
-        yield held
+        yield pidfd
     finally:
-        os.close(held)
+        os.close(pidfd)
 
 
-def wait_gone(process: Optional[Process], seconds: float) -> bool:
+def wait_for_exit(process: Optional[Process], seconds: float) -> bool:
     """Wait until the process is gone; False when it still runs after `seconds`."""
     return poll_until(lambda: not is_alive(process), bool, fixed_pause(0.02), seconds=seconds)

@@ -7,7 +7,7 @@ import time
 import traceback
 from typing import Callable, List, Tuple
 
-from hyperpod_rehearsal.back_off import PlaceBackOff
+from hyperpod_rehearsal.back_off import NodeBackOff
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_rehearsal.machine import REBOOT_EXIT
 from hyperpod_rehearsal.operations import Operations
@@ -27,95 +27,101 @@ class Recovery:
         self._operations = operations
         self._stopping = stopping
         self._clock = clock
-        self._back_off = PlaceBackOff()
+        self._back_off = NodeBackOff()
 
     def run(self) -> None:
         while not self._stopping.wait(INTERVAL):
-            for cluster in self._watched():
+            for cluster in self._supervised_clusters():
                 try:
-                    self.look(cluster)
+                    self.check_cluster(cluster)
                 except Exception:  # one bad round must not end the loop that everybody relies on
                     traceback.print_exc()
 
-    def _watched(self) -> List[RehearsedCluster]:
+    def _supervised_clusters(self) -> List[RehearsedCluster]:
         with self._operations.lock:
             return [
                 cluster for cluster in self._operations.clusters.values() if cluster.status in ("InService", "Updating")
             ]
 
-    def look(self, cluster: RehearsedCluster) -> None:
+    def check_cluster(self, cluster: RehearsedCluster) -> None:
         """One round over a cluster. Starts what is needed in the background."""
         for node in list(cluster.nodes.values()):
             code = self._operations.fleet.machines.exit_code(node.instance_id)
             if code is not None and node.status in ("Running", "Failure", "Pending"):
-                self._ended(cluster, node, code)
+                self._handle_exit(cluster, node, code)
             elif (
                 cluster.continuous
                 and node.status == "Failure"
                 and node.role != CONTROLLER
-                and node.instance_id not in self._operations.in_hand
+                and node.instance_id not in self._operations.claimed_ids
             ):
                 # Its script failed. HyperPod tries again for ever, and bills for it.
-                self._bring_back(cluster, node, self._operations.replace, "its creation failed")
-        for node, action in self._asked_for(cluster):
-            if self._operations.take(node):
-                work = self._operations.replace if action == ACTION_REPLACE else self._operations.reboot
+                self._recover(cluster, node, self._operations.replace, "its creation failed")
+        for node, action in self._requested_actions(cluster):
+            if self._operations.claim(node):
+                if action == ACTION_REPLACE:
+                    work = self._operations.replace
+                else:
+                    work = self._operations.reboot
                 self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
 
-    def _ended(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
+    def _handle_exit(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
         operations = self._operations
         if code == REBOOT_EXIT:
-            self._bring_back(cluster, node, operations.reboot, "rebooted from inside")
-        elif cluster.recovers:
-            self._bring_back(cluster, node, operations.replace, "the machine died")
-        elif node.status != "Failure" and node.instance_id not in operations.in_hand:
+            self._recover(cluster, node, operations.reboot, "rebooted from inside")
+        elif cluster.replaces_dead_nodes:
+            self._recover(cluster, node, operations.replace, "the machine died")
+        elif node.status != "Failure" and node.instance_id not in operations.claimed_ids:
             # NodeRecovery None: the fault is labelled, nobody acts, Slurm finds out by itself.
             node.status = "Failure"
             node.message = f"the machine ended at {time.strftime('%H:%M:%S')}; NodeRecovery is None"
             operations.changed()
 
-    def _bring_back(
+    def _recover(
         self,
         cluster: RehearsedCluster,
         node: RehearsedNode,
         work: Callable[[RehearsedCluster, RehearsedNode, str], None],
-        why: str,
+        reason: str,
     ) -> None:
         """Act at once on the first death of a place, later and later when what comes up there dies again and again."""
         operations, now = self._operations, self._clock()
-        place = f"{cluster.id}/{node.place}"
+        node_key = f"{cluster.id}/{node.stable_name}"
         steady = node.status == "Running" and self._back_off.is_steady(now - node.booted_at)
-        due_at = self._back_off.due_at(place, steady)
+        due_at = self._back_off.due_at(node_key, steady)
         if now < due_at:
             if node.status == "Running":
                 node.status = "Failure"
             note = (
-                f"{why}, time {self._back_off.count(place) + 1} in a row; next try at "
+                f"{reason}, time {self._back_off.count(node_key) + 1} in a row; next try at "
                 f"{time.strftime('%H:%M:%S', time.localtime(due_at))}"
             )
             if not node.message.startswith(note):
-                node.message = f"{note}; {node.message}" if node.message else note
+                if node.message:
+                    node.message = f"{note}; {node.message}"
+                else:
+                    node.message = note
                 operations.changed()
-                operations.slurm.lost(cluster, node)
+                operations.slurm.mark_down(cluster, node)
             return
-        if operations.take(node):
-            self._back_off.acted(place, now, steady)
-            operations.spawn(work, cluster, node, why)
+        if operations.claim(node):
+            self._back_off.record_try(node_key, now, steady)
+            operations.spawn(work, cluster, node, reason)
 
-    def _asked_for(self, cluster: RehearsedCluster) -> List[Tuple[RehearsedNode, str]]:
+    def _requested_actions(self, cluster: RehearsedCluster) -> List[Tuple[RehearsedNode, str]]:
         """Nodes whose reason is exactly an action and that no job uses any more."""
-        if cluster.controller is None or not cluster.recovers:
+        if cluster.controller is None or not cluster.replaces_dead_nodes:
             return []
         reasons = self._operations.slurm.reasons(cluster)
-        found = []
+        requests = []
         for node in list(cluster.nodes.values()):
-            said = reasons.get(node.host)
+            slurm_node = reasons.get(node.host)
             if (
-                said
-                and said.reason in (ACTION_REPLACE, ACTION_REBOOT)
-                and said.state in IDLE_STATES
+                slurm_node
+                and slurm_node.reason in (ACTION_REPLACE, ACTION_REBOOT)
+                and slurm_node.state in IDLE_STATES
                 and node.role != CONTROLLER
                 and node.status == "Running"
             ):
-                found.append((node, said.reason))
-        return found
+                requests.append((node, slurm_node.reason))
+        return requests

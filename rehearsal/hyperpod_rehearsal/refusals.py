@@ -7,12 +7,12 @@ import uuid
 from typing import Mapping
 
 from hyperpod_rehearsal import signature
-from hyperpod_rehearsal.other_services import Answer, signed_for
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.xml import error_document
 from hyperpod_rehearsal.signature import SignatureRefused
+from hyperpod_rehearsal.unsupported_services import HttpResponse, signed_service
 
-AGAIN = 'In a rehearsal keys are new each time: eval "$(hyperpod-kit rehearse env)"'
+NEW_KEYS_HINT = 'In a rehearsal keys are new each time: eval "$(hyperpod-kit rehearse env)"'
 _MATCH = "The request signature we calculated does not match the signature you provided. Check your"
 
 _S3 = {
@@ -22,10 +22,10 @@ _S3 = {
         "AuthorizationHeaderMalformed",
         "The authorization header that you provided is not valid.",
     ),
-    signature.UNKNOWN: (
+    signature.UNKNOWN_KEY: (
         403,
         "InvalidAccessKeyId",
-        f"The AWS Access Key Id you provided does not exist in our records. {AGAIN}",
+        f"The AWS Access Key Id you provided does not exist in our records. {NEW_KEYS_HINT}",
     ),
     signature.TOKEN: (400, "InvalidToken", "The provided token is malformed or otherwise invalid."),
     signature.SKEWED: (
@@ -54,10 +54,10 @@ _JSON = {
         "IncompleteSignatureException",
         "Authorization header is not in the form of a signature",
     ),
-    signature.UNKNOWN: (
+    signature.UNKNOWN_KEY: (
         403,
         "UnrecognizedClientException",
-        f"The security token included in the request is invalid. {AGAIN}",
+        f"The security token included in the request is invalid. {NEW_KEYS_HINT}",
     ),
     signature.TOKEN: (403, "UnrecognizedClientException", "The security token included in the request is invalid."),
     signature.SKEWED: (403, "InvalidSignatureException", "Signature expired: it is more than 15 min off"),
@@ -66,26 +66,26 @@ _JSON = {
 TARGET = "application/x-amz-json-1.1"
 
 
-def refusal(refused: SignatureRefused, headers: Mapping[str, str], path: str) -> Answer:
+def refusal(error: SignatureRefused, headers: Mapping[str, str], path: str) -> HttpResponse:
     """Status, headers and body. `headers`: of the request, lower-case names; `path`: of it, for S3's document."""
     target = "x-amz-target" in headers
-    if target or signed_for(headers) not in ("", "s3"):
-        status, code, message = _JSON.get(refused.why, _JSON[signature.MALFORMED])
+    if target or signed_service(headers) not in ("", "s3"):
+        status, code, message = _JSON.get(error.reason, _JSON[signature.MALFORMED])
         # JSON 1.1 has 400 for whatever the client did; REST services say which kind.
         return (
             400 if target else status,
             {"Content-Type": TARGET if target else "application/json", "x-amzn-ErrorType": code},
             json.dumps({"__type": code, "message": message}).encode(),
         )
-    status, code, message = _S3[refused.why]
-    document = error_document(S3Error(status, code, message or refused.message), path, uuid.uuid4().hex)
+    status, code, message = _S3[error.reason]
+    document = error_document(S3Error(status, code, message or error.message), path, uuid.uuid4().hex)
     return status, {"Content-Type": "application/xml"}, document
 
 
-def not_allowed(headers: Mapping[str, str], what: str) -> Answer:
+def not_allowed(headers: Mapping[str, str], what: str) -> HttpResponse:
     """The role of the nodes asks for what is the admin's."""
     message = f"User: arn:aws:sts::111122223333:assumed-role/rehearsal/node is not authorized to perform: {what}"
-    if "x-amz-target" in headers or signed_for(headers) != "s3":
+    if "x-amz-target" in headers or signed_service(headers) != "s3":
         return (
             400 if "x-amz-target" in headers else 403,
             {"Content-Type": TARGET, "x-amzn-ErrorType": "AccessDeniedException"},

@@ -13,7 +13,7 @@ from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster
 from hyperpod_rehearsal.sagemaker.api import ApiError
 
 SOURCE_URI = re.compile(r"s3://sagemaker-[^/]+(/.*)?")
-MOST_TAGS = 50
+MAX_TAGS = 50
 UPDATABLE = (
     "InstanceGroups",
     "RestrictedInstanceGroups",
@@ -51,32 +51,32 @@ def check_update(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     _check_groups(request)
     present = {group["InstanceGroupName"]: group for group in cluster.groups}
     leaving = request.get("InstanceGroupsToDelete") or []
-    wanted = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
-    unknown = [name for name in leaving if name not in present]
-    if unknown:
-        raise _invalid(f"InstanceGroupsToDelete names no instance group of the cluster: {', '.join(unknown)}.")
-    both = [name for name in leaving if name in wanted]
+    requested = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
+    missing = [name for name in leaving if name not in present]
+    if missing:
+        raise _invalid(f"InstanceGroupsToDelete names no instance group of the cluster: {', '.join(missing)}.")
+    both = [name for name in leaving if name in requested]
     if both:
         raise _invalid(f"An instance group cannot be both updated and deleted: {', '.join(both)}.")
-    for name, group in wanted.items():
+    for name, group in requested.items():
         for field in ("InstanceType", "InstanceRequirements", "SlurmConfig") if name in present else ():
             if field in group and group[field] != present[name].get(field):
                 raise _invalid(f"{field} of the existing instance group {name} cannot be changed.")
     for name, role in cluster.slurm.items():
-        if role == CONTROLLER and (wanted.get(name, present[name]).get("InstanceCount", 0) < 1 or name in leaving):
+        if role == CONTROLLER and (requested.get(name, present[name]).get("InstanceCount", 0) < 1 or name in leaving):
             raise _invalid("The Slurm controller's instance group cannot be removed.")
 
 
 def check_software(cluster: RehearsedCluster, request: Mapping[str, Any]) -> None:
     """Raises ApiError. The rehearsal has one image."""
     present = {group["InstanceGroupName"] for group in cluster.groups}
-    unknown = [
+    missing = [
         group["InstanceGroupName"]
         for group in request.get("InstanceGroups") or []
         if group["InstanceGroupName"] not in present
     ]
-    if unknown:
-        raise _invalid(f"InstanceGroups names no instance group of the cluster: {', '.join(unknown)}.")
+    if missing:
+        raise _invalid(f"InstanceGroups names no instance group of the cluster: {', '.join(missing)}.")
     if request.get("ImageId", "default") != "default" or any(
         "ImageReleaseVersion" in group for group in request.get("InstanceGroups") or []
     ):
@@ -109,8 +109,8 @@ def check_tags(tags: Sequence[Mapping[str, str]], present: Sequence[str] = ()) -
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise _invalid(f"Tag keys must be unique per resource: {', '.join(twice)}.")
-    if len({*keys, *present}) > MOST_TAGS:
-        raise _invalid(f"A resource cannot have more than {MOST_TAGS} tags.")
+    if len({*keys, *present}) > MAX_TAGS:
+        raise _invalid(f"A resource cannot have more than {MAX_TAGS} tags.")
 
 
 def _invalid(message: str) -> ApiError:

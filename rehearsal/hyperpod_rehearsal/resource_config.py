@@ -34,6 +34,6 @@ def render(cluster: RehearsedCluster) -> str:
         "InstanceGroups": groups,
     }
     if cluster.controllers:
-        primary, *others = [node.ip for node in cluster.controllers]
-        data["SlurmConfig"] = {"PrimaryControllerIp": primary, "SecondaryControllerIps": others}
+        primary, *secondary = [node.ip for node in cluster.controllers]
+        data["SlurmConfig"] = {"PrimaryControllerIp": primary, "SecondaryControllerIps": secondary}
     return json.dumps(data, indent=1) + "\n"

@@ -75,24 +75,24 @@ def run(config: str, keep: bool = False) -> SandboxResult:
     work = Path(tempfile.mkdtemp(prefix="hyperpod-kit-sandbox-"))
     try:
         rendering.write(bundle, work / "bundle")
-        runs = [_run_role(work, settings.entry_script, cluster, node) for node in _one_of_each_role(cluster)]
+        runs = [_run_role(work, settings.entry_script, cluster, node) for node in _first_node_of_each_role(cluster)]
     finally:
         if not keep:
             by_descriptor.remove_tree(work, ignore_errors=True)
     return SandboxResult(settings.entry_script, bundle.bundle_id, tuple(runs), str(work) if keep else "")
 
 
-def _one_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
-    found: Dict[str, RehearsedNode] = {}
+def _first_node_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
+    by_role: Dict[str, RehearsedNode] = {}
     for node in cluster.nodes.values():
-        found.setdefault(node.role, node)
-    return list(found.values())
+        by_role.setdefault(node.role, node)
+    return list(by_role.values())
 
 
 def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
-    place = work / node.role.lower()
-    by_descriptor.make_directory(place)
-    shims, root = sandbox_root.build(place, cluster, node)
+    directory = work / node.role.lower()
+    by_descriptor.make_directory(directory)
+    shims, root = sandbox_root.build(directory, cluster, node)
     environment = {
         "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": str(root / "home"),
@@ -130,18 +130,20 @@ def _as_on_a_node(line: str, root: Path) -> Tuple[str, ...]:
     return tuple(word.replace(str(root), "") for word in json.loads(line))
 
 
-def is_question(command: Tuple[str, ...]) -> bool:
+def is_query(command: Tuple[str, ...]) -> bool:
     """Whether a recorded command only asked for something and would have changed nothing."""
-    asking = {
+    queries = {
         "systemctl": ("is-enabled", "is-active", "show", "status"),
         "getent": (),
         "scontrol": ("ping", "show", "--oneliner", "--version", "-o"),
         "sinfo": (),
         "journalctl": (),
     }
-    verbs = asking.get(command[0])
+    verbs = queries.get(command[0])
     return verbs is not None and (not verbs or (len(command) > 1 and command[1] in verbs))
 
 
 def _lines(path: Path) -> List[str]:
-    return path.read_text(errors="replace").splitlines() if os.path.exists(path) else []
+    if os.path.exists(path):
+        return path.read_text(errors="replace").splitlines()
+    return []

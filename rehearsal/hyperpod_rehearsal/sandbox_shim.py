@@ -69,20 +69,22 @@ def add_mount(path: str, kind: str, source: str) -> None:
 
 def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:
     """Positional arguments, where the options of `with_value` take the next word."""
-    found: List[str] = []
-    words = iter(args)
-    for word in words:
-        if word in with_value:
-            next(words, None)
-        elif not word.startswith("-"):
-            found.append(word)
-    return found
+    positional: List[str] = []
+    arguments = iter(args)
+    for argument in arguments:
+        if argument in with_value:
+            next(arguments, None)
+        elif not argument.startswith("-"):
+            positional.append(argument)
+    return positional
 
 
 def mount(args: List[str]) -> int:
     """mount -t TYPE SOURCE PATH, shown as the real client's mounts are."""
     rest = operands(args, ("-t", "-o", "--types", "--options"))
-    kind = args[args.index("-t") + 1] if "-t" in args else "none"
+    kind = "none"
+    if "-t" in args:
+        kind = args[args.index("-t") + 1]
     if len(rest) == 2:
         fs_type, source = read_state("shown.json").get(kind, (kind, "{source}"))
         add_mount(rest[1], fs_type, source.format(source=rest[0], name=rest[0].rpartition(":/")[2]))
@@ -130,22 +132,29 @@ def unit_lines(unit: str, key: str) -> List[str]:
     return [line.partition("=")[2].lstrip("-@+!:") for line in lines if line.startswith(key + "=")]
 
 
-def run(words: Sequence[str]) -> int:
+def run(command: Sequence[str]) -> int:
     """A program, to its end."""
     import subprocess
 
-    return subprocess.run(words, timeout=300).returncode
+    return subprocess.run(command, timeout=300).returncode
 
 
 def run_line(line: str) -> int:
     """Run a line of a unit: a program of the bundle below the root, anything else as a shim."""
     import shlex
 
-    words = shlex.split(line)
-    own = f"{ROOT}/{words[0].lstrip('/')}"
-    if os.path.exists(own) and os.path.getsize(own):
-        return run([own, *words[1:]])
-    return call(os.path.basename(words[0]), words[1:])
+    command = shlex.split(line)
+    program = f"{ROOT}/{command[0].lstrip('/')}"
+    if os.path.exists(program) and os.path.getsize(program):
+        return run([program, *command[1:]])
+    return call(os.path.basename(command[0]), command[1:])
+
+
+def full_name(unit: str) -> str:
+    """Add `.service` to a unit's name without a type."""
+    if "." in unit:
+        return unit
+    return unit + ".service"
 
 
 def start_unit(unit: str) -> int:
@@ -153,7 +162,7 @@ def start_unit(unit: str) -> int:
     import shlex
 
     running = read_state("running")
-    unit = unit if "." in unit else unit + ".service"
+    unit = full_name(unit)
     if unit in running:
         return 0
     running[unit] = 4000 + len(running)
@@ -176,19 +185,31 @@ def start_unit(unit: str) -> int:
     return 0
 
 
+def show_units(units: Sequence[str], running: Dict[str, Any]) -> None:
+    """Print what `systemctl show` says of each unit. `running`: process ids by unit."""
+    for unit in units:
+        state = "inactive"
+        if unit in running:
+            state = "active"
+        print(f"MainPID={running.get(unit, 0)}\nActiveState={state}")
+
+
 def systemctl(args: List[str]) -> int:
     """Units that are enabled and active, as far as asked for here."""
-    words = operands(args, ("--property", "-p"))
-    verb, units = (words[0], words[1:]) if words else ("", [])
+    positional = operands(args, ("--property", "-p"))
+    verb, units = "".join(positional[:1]), positional[1:]
     enabled, running = read_state("enabled"), read_state("running")
-    named = [unit if "." in unit else unit + ".service" for unit in units]
+    named = [full_name(unit) for unit in units]
     if verb == "is-enabled":
-        return 0 if all(unit in enabled for unit in named) else 1
+        if all(unit in enabled for unit in named):
+            return 0
+        return 1
     if verb == "is-active":
-        return 0 if all(unit in running for unit in named) else 3
+        if all(unit in running for unit in named):
+            return 0
+        return 3
     if verb == "show":
-        for unit in named:
-            print(f"MainPID={running.get(unit, 0)}\nActiveState={'active' if unit in running else 'inactive'}")
+        show_units(named, running)
         return 0
     if verb == "enable":
         keep_state("enabled", {**enabled, **{unit: True for unit in named}})
@@ -206,9 +227,14 @@ def getent(args: List[str]) -> int:
         print("\n".join(f"10.1.0.1 STREAM {key}" for key in keys))
         return 0
     lines = text_of(f"{ROOT}/etc/{database}").splitlines()
-    found = [line for line in lines for key in keys if key in (line.split(":")[0], line.split(":")[2])]
-    print("\n".join(found))
-    return 0 if found else 2
+    matches = []
+    for line in lines:
+        fields = line.split(":")
+        matches += [line for key in keys if key in (fields[0], fields[2])]
+    print("\n".join(matches))
+    if matches:
+        return 0
+    return 2
 
 
 def option(args: Sequence[str], names: Sequence[str], default: str) -> str:
@@ -261,7 +287,9 @@ def nft(args: List[str]) -> int:
         keep_state("nft", {"rules": "\n".join(sys.stdin.read().splitlines()[2:])})
         return 0
     print(read_state("nft").get("rules", ""))
-    return 0 if read_state("nft") else 1
+    if read_state("nft"):
+        return 0
+    return 1
 
 
 def compiler(args: List[str]) -> int:
@@ -276,8 +304,13 @@ def sudo(args: List[str]) -> int:
     """Run the rest as oneself."""
     rest = list(args)
     while rest and rest[0].startswith("-"):
-        rest = rest[2:] if rest[0] in ("-u", "--user", "-g") else rest[1:]
-    return run(rest) if rest else 0
+        if rest[0] in ("-u", "--user", "-g"):
+            rest = rest[2:]
+        else:
+            rest = rest[1:]
+    if rest:
+        return run(rest)
+    return 0
 
 
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
@@ -300,8 +333,12 @@ HANDLERS: Dict[str, Callable[[List[str]], int]] = {
 def call(name: str, args: List[str]) -> int:
     """Record a command and imitate it. A name without a handler succeeds in silence."""
     append(f"{STATE}/commands.jsonl", json.dumps([name, *args]) + "\n")
-    handler = client_version if name.startswith("mount.") else HANDLERS.get(name)
-    return handler(args) if handler else 0
+    handler = HANDLERS.get(name)
+    if name.startswith("mount."):
+        handler = client_version
+    if handler:
+        return handler(args)
+    return 0
 
 
 if __name__ == "__main__":

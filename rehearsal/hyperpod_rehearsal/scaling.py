@@ -35,7 +35,7 @@ def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
             for node in cluster.in_group(name)[limits.get(name, 0) :]
         ]
         for node in leaving:
-            operations.in_hand.add(node.instance_id)
+            operations.claimed_ids.add(node.instance_id)
             node.status = "ShuttingDown"
         if cluster.slurm:
             parameters = provisioning_parameters(operations.store, cluster.request)
@@ -45,7 +45,7 @@ def resize(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
             for group in cluster.groups
             for node in operations.add_nodes(cluster, group, group.get("InstanceCount", 0))
         ]
-        _note_counts(cluster, before, limits)
+        _record_counts(cluster, before, limits)
     failure = _change(operations, cluster, leaving, arriving)
     with operations.lock:
         if cluster.status == "Updating":
@@ -57,7 +57,7 @@ def grow(operations: Operations, cluster: RehearsedCluster, name: str, by: int) 
     group = cluster.group(name)
     before = group.get("InstanceCount", 0)
     group["InstanceCount"] = before + by
-    _note_counts(cluster, {name: before}, {name: before + by})
+    _record_counts(cluster, {name: before}, {name: before + by})
     return operations.add_nodes(cluster, group, len(cluster.in_group(name)) + by)
 
 
@@ -66,18 +66,18 @@ def bring_up(operations: Operations, cluster: RehearsedCluster, arriving: Sequen
     _change(operations, cluster, [], arriving)
 
 
-def forget(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+def remove_from_counts(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
     """Take claimed nodes out of their groups' counts, before anybody could bring them back."""
     with operations.lock:
         before = {node.group: cluster.group(node.group).get("InstanceCount", 0) for node in leaving}
         for node in leaving:
             cluster.group(node.group)["InstanceCount"] -= 1
             node.status = "ShuttingDown"
-        _note_counts(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
+        _record_counts(cluster, before, {name: cluster.group(name)["InstanceCount"] for name in before})
 
 
-def drop(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
-    """End the machines of nodes that `forget` has taken out."""
+def remove_machines(operations: Operations, cluster: RehearsedCluster, leaving: Sequence[RehearsedNode]) -> None:
+    """End the machines of nodes that `remove_from_counts` has taken out."""
     _change(operations, cluster, leaving, [])
 
 
@@ -91,12 +91,12 @@ def _change(
     operations.changed()
     try:
         for node in leaving:
-            operations.slurm.lost(cluster, node)
+            operations.slurm.mark_down(cluster, node)
             operations.fleet.remove(node)
             with operations.lock:
                 cluster.nodes.pop(node.instance_id, None)
-                operations.in_hand.discard(node.instance_id)
-            events.removed(cluster, node)
+                operations.claimed_ids.discard(node.instance_id)
+            events.record_removal(cluster, node)
         operations.fleet.refresh(cluster, memory_per_node(len(cluster.nodes)))
         if leaving or arriving:
             operations.slurm.reconfigure(cluster)
@@ -106,11 +106,11 @@ def _change(
     return ""
 
 
-def _note_counts(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+def _record_counts(cluster: RehearsedCluster, before: Mapping[str, int], after: Mapping[str, int]) -> None:
     changed: Dict[str, tuple[int, int]] = {
         name: (before.get(name, 0), after.get(name, 0))
         for name in {**before, **after}
         if before.get(name, 0) != after.get(name, 0)
     }
     for name, (old, new) in changed.items():
-        events.scaled(cluster, name, old, new)
+        events.record_scaling(cluster, name, old, new)

@@ -21,8 +21,8 @@ from hyperpod_rehearsal.standins import sigv4
 
 SKEW = 15 * 60
 """Seconds by which a client's clock may be off."""
-LONGEST = 604800
-ABSENT, MALFORMED, UNKNOWN, TOKEN, SKEWED, WRONG, EXPIRED, QUERY, UNSIGNED_HEADERS, NO_DIGEST = (
+MAX_EXPIRY = 604800
+ABSENT, MALFORMED, UNKNOWN_KEY, TOKEN, SKEWED, WRONG, EXPIRED, QUERY, UNSIGNED_HEADERS, NO_DIGEST = (
     "absent",
     "malformed",
     "unknown",
@@ -35,7 +35,7 @@ ABSENT, MALFORMED, UNKNOWN, TOKEN, SKEWED, WRONG, EXPIRED, QUERY, UNSIGNED_HEADE
     "no digest",
 )
 """Why a request is turned away."""
-_FORM = re.compile(
+_AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 +Credential=([^/, ]+)/(\d{8}/[^/, ]+/[^/, ]+/aws4_request), *"
     r"SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})"
 )
@@ -71,11 +71,11 @@ _SUBRESOURCES = frozenset(
 
 
 class SignatureRefused(Exception):
-    """A request that nobody with a key has signed. `why`: one of the constants above."""
+    """A request that nobody with a key has signed. `reason`: one of the constants above."""
 
-    def __init__(self, why: str, message: str = "") -> None:
-        super().__init__(f"{why} {message}".strip())
-        self.why = why
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(f"{reason} {message}".strip())
+        self.reason = reason
         self.message = message
 
 
@@ -110,31 +110,33 @@ class Claim:
         key = self.signing_key
         for path in dict.fromkeys(_paths(self.path)):
             for query in dict.fromkeys(_queries(self.query)):
-                asked = sigv4.canonical_request(self.method, path, query, self.headers, self.names, payload)
-                made = sigv4.signature(key, sigv4.ALGORITHM, self.stamp, self.scope, hashlib.sha256(asked).hexdigest())
-                if hmac.compare_digest(made, self.signature):
+                canonical = sigv4.canonical_request(self.method, path, query, self.headers, self.names, payload)
+                expected = sigv4.signature(
+                    key, sigv4.ALGORITHM, self.stamp, self.scope, hashlib.sha256(canonical).hexdigest()
+                )
+                if hmac.compare_digest(expected, self.signature):
                     return
         raise SignatureRefused(WRONG)
 
 
-def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[str, str], now: float) -> Claim:
+def parse_claim(keys: Mapping[str, Key], method: str, target: str, headers: Mapping[str, str], now: float) -> Claim:
     """What a request claims. `target`: of the request line; `headers`: lower-case names. Raises SignatureRefused."""
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     if "X-Amz-Signature" in query or "X-Amz-Expires" in query:
-        return _presigned(known, method, url.path, url.query, query, headers, now)
+        return _presigned(keys, method, url.path, url.query, query, headers, now)
     if "Signature" in query and "authorization" not in headers:
-        return _version_2(known, method, url.path, query, headers, now)
-    said = headers.get("authorization")
-    if said is None:
+        return _version_2(keys, method, url.path, query, headers, now)
+    authorization = headers.get("authorization")
+    if authorization is None:
         raise SignatureRefused(ABSENT)
-    found = _FORM.fullmatch(said.strip())
-    if found is None:
+    match = _AUTHORIZATION.fullmatch(authorization.strip())
+    if match is None:
         raise SignatureRefused(MALFORMED)
-    access, scope, names, signature = found.groups()
-    key = _key(known, access, headers.get("x-amz-security-token", ""))
+    access, scope, names, signature = match.groups()
+    key = _key(keys, access, headers.get("x-amz-security-token", ""))
     service, stamp = scope.split("/")[2], headers.get("x-amz-date", "")
-    if abs(_moment(stamp, scope) - now) > SKEW:
+    if abs(_parse_stamp(stamp, scope) - now) > SKEW:
         raise SignatureRefused(SKEWED, stamp)
     payload = headers.get("x-amz-content-sha256")
     if payload is None and service == "s3":
@@ -154,16 +156,16 @@ def claim(known: Mapping[str, Key], method: str, target: str, headers: Mapping[s
     )
 
 
-def _key(known: Mapping[str, Key], access: str, token: str) -> Key:
-    key = known.get(access)
+def _key(keys: Mapping[str, Key], access: str, token: str) -> Key:
+    key = keys.get(access)
     if key is None:
-        raise SignatureRefused(UNKNOWN, access)
+        raise SignatureRefused(UNKNOWN_KEY, access)
     if not hmac.compare_digest(key.token.encode(), token.encode()):
         raise SignatureRefused(TOKEN)
     return key
 
 
-def _moment(stamp: str, scope: str) -> float:
+def _parse_stamp(stamp: str, scope: str) -> float:
     """Unix seconds of an x-amz-date that is of the scope's day. Raises SignatureRefused."""
     try:
         moment = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
@@ -174,9 +176,9 @@ def _moment(stamp: str, scope: str) -> float:
     return moment
 
 
-def _signed_names(said: str, headers: Mapping[str, str]) -> Sequence[str]:
+def _signed_names(listed: str, headers: Mapping[str, str]) -> Sequence[str]:
     """The headers that are signed. Raises SignatureRefused where one that counts is not."""
-    names = said.split(";")
+    names = listed.split(";")
     if "host" not in names or names != sorted(set(names)) or any(name not in headers for name in names):
         raise SignatureRefused(MALFORMED if "host" not in names else WRONG)
     if any(name.startswith("x-amz-") and name not in names for name in headers):
@@ -185,7 +187,7 @@ def _signed_names(said: str, headers: Mapping[str, str]) -> Sequence[str]:
 
 
 def _presigned(
-    known: Mapping[str, Key],
+    keys: Mapping[str, Key],
     method: str,
     path: str,
     raw: str,
@@ -196,24 +198,24 @@ def _presigned(
     access, _, scope = query.get("X-Amz-Credential", "").partition("/")
     try:
         signed, lasts = (
-            _moment(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
+            _parse_stamp(query.get("X-Amz-Date", ""), query.get("X-Amz-Date", "")[:8] + "/"),
             int(query["X-Amz-Expires"]),
         )
     except (KeyError, ValueError, SignatureRefused):
         raise SignatureRefused(
             QUERY, "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\" and X-Amz-Expires a number"
         ) from None
-    if not 0 <= lasts <= LONGEST:
+    if not 0 <= lasts <= MAX_EXPIRY:
         raise SignatureRefused(
             QUERY,
             "X-Amz-Expires must be less than a week (in seconds); that is, the given X-Amz-Expires "
-            f"must be less than {LONGEST} seconds",
+            f"must be less than {MAX_EXPIRY} seconds",
         )
     if signed - now > SKEW:
         raise SignatureRefused(SKEWED, query["X-Amz-Date"])
     if now > signed + lasts:
         raise SignatureRefused(EXPIRED)
-    form = _FORM.fullmatch(
+    form = _AUTHORIZATION.fullmatch(
         f"{query.get('X-Amz-Algorithm')} Credential={access}/{scope}, "
         f"SignedHeaders={query.get('X-Amz-SignedHeaders')}, "
         f"Signature={query.get('X-Amz-Signature')}"
@@ -222,7 +224,7 @@ def _presigned(
         raise SignatureRefused(
             QUERY, "X-Amz-Algorithm, X-Amz-Credential, X-Amz-SignedHeaders or X-Amz-Signature is wrong"
         )
-    key = _key(known, access, query.get("X-Amz-Security-Token", ""))
+    key = _key(keys, access, query.get("X-Amz-Security-Token", ""))
     rest = "&".join(part for part in raw.split("&") if not part.startswith("X-Amz-Signature="))
     return Claim(
         key,
@@ -240,7 +242,7 @@ def _presigned(
 
 
 def _version_2(
-    known: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
+    keys: Mapping[str, Key], method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], now: float
 ) -> Claim:
     """A URL presigned as S3 took it before version 4, and still takes it in old regions. Raises SignatureRefused."""
     expires = query.get("Expires", "")
@@ -248,13 +250,16 @@ def _version_2(
         raise SignatureRefused(ABSENT)
     if now > int(expires):
         raise SignatureRefused(EXPIRED)
-    key = _key(known, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
+    key = _key(keys, query.get("AWSAccessKeyId", ""), query.get("x-amz-security-token", ""))
     amz = {name: value.strip() for name, value in headers.items() if name.startswith("x-amz-")}
     if key.token:
         amz["x-amz-security-token"] = key.token
     chosen = sorted((name, value) for name, value in query.items() if name in _SUBRESOURCES)
-    asked = "&".join(name + (f"={value}" if value else "") for name, value in chosen)
-    resource = f"{path}?{asked}" if asked else path
+    subresources = "&".join(name + (f"={value}" if value else "") for name, value in chosen)
+    if subresources:
+        resource = f"{path}?{subresources}"
+    else:
+        resource = path
     text = "\n".join(
         [
             method,
@@ -265,8 +270,8 @@ def _version_2(
             resource,
         ]
     )
-    made = base64.b64encode(hmac.new(key.secret.encode(), text.encode("latin-1"), hashlib.sha1).digest()).decode()
-    if not hmac.compare_digest(made.encode(), query["Signature"].encode()):
+    expected = base64.b64encode(hmac.new(key.secret.encode(), text.encode("latin-1"), hashlib.sha1).digest()).decode()
+    if not hmac.compare_digest(expected.encode(), query["Signature"].encode()):
         raise SignatureRefused(WRONG)
     return Claim(key, "s3", "", "", (), "", sigv4.UNSIGNED, method, path, "", headers, verified=True)
 

@@ -115,14 +115,12 @@ def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
     """The provisioning_parameters.json that the platform itself writes for a cluster with SlurmConfig."""
 
     def first(role: str) -> str:
-        return next((name for name, found in cluster.slurm.items() if found == role), "")
+        return next((name for name, node_type in cluster.slurm.items() if node_type == role), "")
 
-    workers = [
-        {"instance_group_name": name, "partition_name": partition}
-        for partition, names in cluster.partitions.items()
-        if partition != DEFAULT_PARTITION
-        for name in names
-    ]
+    workers: List[Dict[str, str]] = []
+    for partition, names in cluster.partitions.items():
+        if partition != DEFAULT_PARTITION:
+            workers += [{"instance_group_name": name, "partition_name": partition} for name in names]
     data: Dict[str, object] = {
         "version": "1.0.0",
         "workload_manager": "slurm",
@@ -137,7 +135,9 @@ def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
 def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STOCK) -> str:
     """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
     lines = [BEGIN]
-    gres = " Gres=gpu:1" if profile.step_retry else ""
+    gres = ""
+    if profile.step_retry:
+        gres = " Gres=gpu:1"
     members: Dict[str, List[RehearsedNode]] = {name: cluster.in_group(name) for name in cluster.slurm}
     for name, role in cluster.slurm.items():
         if role == CONTROLLER:
@@ -150,7 +150,9 @@ def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STO
     for partition, groups in cluster.partitions.items():
         hosts = ",".join(node.host for name in groups for node in members.get(name, []))
         if hosts:
-            default = "YES" if partition == DEFAULT_PARTITION else "NO"
+            default = "NO"
+            if partition == DEFAULT_PARTITION:
+                default = "YES"
             lines.append(f"PartitionName={partition} Nodes={hosts} Default={default} MaxTime=INFINITE State=UP")
     return "\n".join([*lines, END, ""])
 
@@ -182,14 +184,18 @@ def cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
     Raises RehearsalError when the profile tracks by cgroup and that cannot be had.
     """
     if profile.tracking != BY_CGROUP:
-        return UNTRACKED if untracked else ""
+        if untracked:
+            return UNTRACKED
+        return ""
     if untracked:
         raise RehearsalError(
             f"profile {profile.name} tracks processes by cgroup; its nodes boot with version 2 alone, and this host "
             "has version 1 too",
             hint="take an older --release, or a host with version 2 alone",
         )
-    return TRACKED_V1 if v1 else ""
+    if v1:
+        return TRACKED_V1
+    return ""
 
 
 def merge(existing: str, nodes: str) -> str:

@@ -43,7 +43,7 @@ class SlurmControl:
                 return self._machines.execute(controller.instance_id, argv, timeout=timeout).stdout
         return None
 
-    def lost(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def mark_down(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
         if node.role in ("", CONTROLLER):
             return False
@@ -52,7 +52,7 @@ class SlurmControl:
             is not None
         )
 
-    def give_up(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def mark_failing(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Mark a node as HyperPod's agents do: its jobs go on, or end by themselves, and it gets no others."""
         return (
             self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=fail", f"reason={ACTION_REPLACE}")
@@ -70,22 +70,24 @@ class SlurmControl:
     def reasons(self, cluster: RehearsedCluster) -> Dict[str, SlurmNode]:
         """Host name -> what Slurm says, for the nodes that carry a reason."""
         text = self._run(cluster, SINFO, "-h", "-N", "-o", "%N|%T|%E") or ""
-        found: Dict[str, SlurmNode] = {}
+        by_host: Dict[str, SlurmNode] = {}
         for line in text.splitlines():
             parts = line.split("|", 2)
             if len(parts) == 3 and parts[2] != "none":
-                found[parts[0].strip()] = SlurmNode(parts[1].rstrip("*~#!%$@^-"), parts[2], 0.0)
-        return found
+                by_host[parts[0].strip()] = SlurmNode(parts[1].rstrip("*~#!%$@^-"), parts[2], 0.0)
+        return by_host
 
     def describe(self, cluster: RehearsedCluster, node: RehearsedNode) -> Optional[SlurmNode]:
         """What Slurm says of one node."""
         text = self._run(cluster, SCONTROL, "-o", "show", "node", node.host)
-        return None if text is None else parse_node(text)
+        if text is None:
+            return None
+        return parse_node(text)
 
-    def registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+    def is_registered(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Whether slurmd of the machine that runs now, not of the one before it, has registered."""
-        said = self.describe(cluster, node)
-        return said is not None and said.registered_at >= int(node.booted_at)
+        slurm_node = self.describe(cluster, node)
+        return slurm_node is not None and slurm_node.registered_at >= int(node.booted_at)
 
     def reconfigure(self, cluster: RehearsedCluster) -> bool:
         """Make a running slurmctld read changed node lines; adding nodes needs its restart in Slurm before 23.11.
@@ -100,7 +102,7 @@ class SlurmControl:
         if (
             poll_until(
                 lambda: self._run(cluster, SCONTROL, "ping"),
-                lambda said: said is not None,
+                lambda output: output is not None,
                 fixed_pause(0.2),
                 seconds=30,
             )
@@ -115,7 +117,9 @@ def parse_node(text: str) -> SlurmNode:
 
     def field(name: str) -> str:
         match = re.search(rf"(?:^|\s){name}=(\S+)", text)
-        return match.group(1) if match else ""
+        if match:
+            return match.group(1)
+        return ""
 
     started = 0.0
     stamp = field("SlurmdStartTime")

@@ -11,10 +11,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, List, Mapping, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_rehearsal import events
 from hyperpod_rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
-from hyperpod_rehearsal.operations import Operations, failure_message, memory_per_node
+from hyperpod_rehearsal.operations import Operations, error_message, failure_message, memory_per_node
 
 UPDATING = "SystemUpdating"
 
@@ -25,10 +24,10 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     Batch after batch where a RollingUpdatePolicy says so, the controller first; the first batch with a failure is the
     last one, and its reason becomes the FailureMessage.
     """
-    wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
+    groups = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or cluster.groups}
     with operations.lock:
         nodes = sorted(
-            (node for node in cluster.nodes.values() if node.group in wanted and operations.take(node)),
+            (node for node in cluster.nodes.values() if node.group in groups and operations.claim(node)),
             key=lambda node: (node.role != CONTROLLER, node.group, node.index),
         )
     deployment = request.get("DeploymentConfig") or {}
@@ -47,7 +46,7 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
     finally:
         with operations.lock:
             for node in pending:
-                operations.in_hand.discard(node.instance_id)
+                operations.claimed_ids.discard(node.instance_id)
             if cluster.status == UPDATING:
                 cluster.status, cluster.failure_message = "InService", failure
 
@@ -55,9 +54,14 @@ def update(operations: Operations, cluster: RehearsedCluster, request: Mapping[s
 def batches(nodes: Sequence[RehearsedNode], policy: Mapping[str, Any] | None) -> List[List[RehearsedNode]]:
     """Nodes in portions of the policy's size, at least one; all at once without a policy."""
     if policy is None:
-        return [list(nodes)] if nodes else []
+        if nodes:
+            return [list(nodes)]
+        return []
     size = policy["MaximumBatchSize"]
-    count = size["Value"] if size["Type"] == "INSTANCE_COUNT" else len(nodes) * size["Value"] // 100
+    if size["Type"] == "INSTANCE_COUNT":
+        count = size["Value"]
+    else:
+        count = len(nodes) * size["Value"] // 100
     step = max(1, count)
     return [list(nodes[start : start + step]) for start in range(0, len(nodes), step)]
 
@@ -66,25 +70,25 @@ def _update_batch(operations: Operations, cluster: RehearsedCluster, batch: Sequ
     memory = memory_per_node(len(cluster.nodes))
     for node in batch:
         node.status, node.message = UPDATING, "its software is being updated"
-        operations.slurm.lost(cluster, node)
+        operations.slurm.mark_down(cluster, node)
     operations.changed()
 
-    def one(node: RehearsedNode) -> None:
+    def update_node(node: RehearsedNode) -> None:
         try:
             operations.fleet.reimage(cluster, node, memory)
-            operations.fleet.wait_created(node, wanted=lambda: cluster.status != "Deleting")
+            operations.fleet.wait_created(node, is_desired=lambda: cluster.status != "Deleting")
             node.status, node.message, node.updated_at = "Running", "", time.time()
-            events.software(cluster, node)
+            events.record_software_update(cluster, node)
         except Exception as err:  # a node must not stay SystemUpdating, whatever happened to it
-            node.status, node.message = "Failure", err.message if isinstance(err, HyperpodKitError) else repr(err)
-            events.failed(cluster, node)
+            node.status, node.message = "Failure", error_message(err)
+            events.record_failure(cluster, node)
         finally:
             with operations.lock:
-                operations.in_hand.discard(node.instance_id)
+                operations.claimed_ids.discard(node.instance_id)
             operations.changed()
 
     with ThreadPoolExecutor(max_workers=max(1, len(batch)), thread_name_prefix="software") as pool:
-        list(pool.map(one, batch))
+        list(pool.map(update_node, batch))
     for node in batch:
         if node.status == "Running":
             operations.spawn(operations.resume, cluster, node)

@@ -27,14 +27,18 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
         data = json.loads(files.read(str(path), MOST, owner=os.geteuid()))
     except (OSError, ValueError, RecursionError, Untrusted):
         return None
-    return data if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        return data
+    return None
 
 
 def read_process(path: Path) -> Optional[Process]:
     """Process identity in a file that `write_process` wrote."""
     data = read_json(path)
     try:
-        return Process(int(data["pid"]), int(data["started"])) if data else None
+        if data:
+            return Process(int(data["pid"]), int(data["started"]))
+        return None
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -22,10 +22,10 @@ def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
 def create(layout: Layout, gateway: str) -> None:
     """Make the data directories, and the registries where there are none yet: the endpoint adds to them later."""
     for name, registry in registries(gateway).items():
-        place = layout.file_systems[name]
-        _directory(place, 0o755)
-        if not (place / "registry.json").exists():
-            state.write_json(place / "registry.json", registry, 0o644)
+        directory = layout.file_systems[name]
+        _directory(directory, 0o755)
+        if not (directory / "registry.json").exists():
+            state.write_json(directory / "registry.json", registry, 0o644)
     for its in REHEARSED.values():
         for path, mode in its.directories.items():
             _directory(layout.file_systems[its.data] / path, mode)

@@ -23,18 +23,21 @@ def find(state: Dict[str, Any], text: str) -> Dict[str, Any]:
 
     Raises RehearsalError when none or more than one is meant.
     """
-    wanted = text[: -len(".ec2.internal")] if text.endswith(".ec2.internal") else text
+    if text.endswith(".ec2.internal"):
+        name = text[: -len(".ec2.internal")]
+    else:
+        name = text
     matches = [
         node
         for node in all_nodes(state)
-        if wanted in (node["instance_id"], node["host"], node["ip"], node["place"])
-        or (wanted == Role.CONTROLLER and node["role"] == "Controller")
+        if name in (node["instance_id"], node["host"], node["ip"], node["place"])
+        or (name == Role.CONTROLLER and node["role"] == "Controller")
     ]
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        known = ", ".join(node["place"] for node in all_nodes(state)) or "none"
-        raise RehearsalError(f"no node {text}; there are: {known}", hint="hyperpod-kit rehearse status")
+        node_names = ", ".join(node["place"] for node in all_nodes(state)) or "none"
+        raise RehearsalError(f"no node {text}; there are: {node_names}", hint="hyperpod-kit rehearse status")
     several = ", ".join(f"{node['instance_id']} of {node['cluster']}" for node in matches)
     raise RehearsalError(f"{text} means more than one node: {several}")
 
@@ -51,14 +54,17 @@ def is_running(node: Dict[str, Any]) -> bool:
 
 def kill(node: Dict[str, Any]) -> None:
     """SIGKILL the whole machine, as a power failure would. Raises RehearsalError when it does not run."""
-    leaders = processes.children(node["pid"]) if is_running(node) else []
+    if is_running(node):
+        leaders = processes.children(node["pid"])
+    else:
+        leaders = []
     if not leaders:
         raise RehearsalError(
             f"{node['place']} ({node['instance_id']}) does not run", hint="hyperpod-kit rehearse status"
         )
     # The machine's PID 1: with it the kernel ends every process of the machine's pid namespace.
-    processes.end(identify(leaders[0]))
-    if not processes.wait_gone(supervisor(node), 10.0):
+    processes.send_signal(identify(leaders[0]))
+    if not processes.wait_for_exit(supervisor(node), 10.0):
         raise RehearsalError(f"{node['place']} ({node['instance_id']}) still ends after 10 s")
 
 
@@ -102,12 +108,12 @@ def environment(layout: Layout, state: Dict[str, Any]) -> Dict[str, str]:
 
 def logs(layout: Layout, state: Dict[str, Any], text: str) -> list[tuple[str, str]]:
     """(name, content) of the logs of a node, or of an instance that is gone. Raises RehearsalError."""
-    from hyperpod_rehearsal.machine import KEPT_LOGS
+    from hyperpod_rehearsal.machine import RETAINED_LOGS
 
-    gone = layout.logs / text
-    if text.startswith("i-") and gone.is_dir():
-        paths = sorted(gone.iterdir())
+    retained_logs = layout.logs / text
+    if text.startswith("i-") and retained_logs.is_dir():
+        paths = sorted(retained_logs.iterdir())
     else:
-        place = layout.nodes / find(state, text)["instance_id"]
-        paths = [place / name for name in KEPT_LOGS if (place / name).is_file()]
+        directory = layout.nodes / find(state, text)["instance_id"]
+        paths = [directory / name for name in RETAINED_LOGS if (directory / name).is_file()]
     return [(path.name, path.read_text(errors="replace")) for path in paths]

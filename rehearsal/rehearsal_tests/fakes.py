@@ -27,11 +27,11 @@ from tests.support.runner import RecordingRunner
 
 
 class DirectoryMachines:
-    """A machine is a directory; it "boots" by reporting what `agent_says` decides for its node.json."""
+    """A machine is a directory; it "boots" by reporting what `agent_report` decides for its node.json."""
 
     def __init__(self, layout: Layout, agent_says=lambda config: ("Running", "")):
         self.layout = layout
-        self.agent_says = agent_says
+        self.agent_report = agent_says
         self.exit_codes: dict[str, Any] = {}
         self.started: list[Any] = []
         self.executed: list[Any] = []
@@ -54,10 +54,10 @@ class DirectoryMachines:
         self.exit_codes[instance_id] = None
         self.started.append(instance_id)
         config = json.loads((self.root(instance_id) / "etc/hyperpod-rehearsal/node.json").read_text())
-        said, message = self.agent_says(config)
+        state, message = self.agent_report(config)
         status = self.root(instance_id) / AGENT_STATUS.lstrip("/")
         status.parent.mkdir(parents=True, exist_ok=True)
-        status.write_text(json.dumps({"state": said, "message": message, "at": 4e9}))
+        status.write_text(json.dumps({"state": state, "message": message, "at": 4e9}))
         return Process(1, 1)
 
     def exit_code(self, instance_id):

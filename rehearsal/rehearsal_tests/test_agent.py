@@ -84,9 +84,9 @@ def test_a_bundle_that_logs_through_tee_too_is_quoted_once(node, endpoint, tmp_p
         exit 100""",
     )
     code, report = node()
-    said = report["message"].splitlines()
-    assert code == 1 and said[0] == "on_create.sh exited 100; the end of its log:"
-    assert said[1:] == [*(f"line {number}" for number in range(11, 31)), "only noted"]
+    lines = report["message"].splitlines()
+    assert code == 1 and lines[0] == "on_create.sh exited 100; the end of its log:"
+    assert lines[1:] == [*(f"line {number}" for number in range(11, 31)), "only noted"]
 
 
 def test_the_script_runs_where_it_was_downloaded(node, endpoint, tmp_path):
@@ -191,7 +191,7 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
 def test_the_agent_in_a_node_finds_all_that_it_imports(tmp_path):
     """It is copied there without the rest of the package."""
     layer.build(tmp_path / "layer")
-    place = str(tmp_path / "layer") + layer.AGENT_DIRECTORY
+    directory = str(tmp_path / "layer") + layer.AGENT_DIRECTORY
     program = "import sys; sys.path.insert(0, sys.argv[1]); from hyperpod_rehearsal.agent import main; print(main)"
-    words = [sys.executable, "-I", "-S", "-c", program, place]
-    assert place in subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+    command = [sys.executable, "-I", "-S", "-c", program, directory]
+    assert directory in subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout

@@ -9,7 +9,7 @@ import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.run import Completed
-from hyperpod_rehearsal.apt_release import day_of, said
+from hyperpod_rehearsal.apt_release import format_day, release_day
 
 SOURCES = ["deb [signed-by=/k.gpg] http://mirror.example/debian/ forky main", "deb http://mirror.example/x y main"]
 IN_RELEASE = """\
@@ -28,11 +28,11 @@ class Mirror:
     """Stands for apt-helper, which writes what the mirror has to a file, or fails."""
 
     def __init__(self, text: str = "", error: str = "") -> None:
-        self.asked: list[str] = []
+        self.addresses: list[str] = []
         self._text, self._error = text, error
 
     def run(self, argv, **options):
-        self.asked.append(argv[2])
+        self.addresses.append(argv[2])
         if self._error:
             raise RunError(argv, 100, stderr=self._error)
         Path(argv[3]).write_text(self._text)
@@ -41,25 +41,25 @@ class Mirror:
 
 def test_the_day_is_that_of_the_release_file():
     mirror: Any = Mirror(IN_RELEASE)
-    assert day_of("forky", SOURCES, mirror) == "20261030T080801"
-    assert mirror.asked == ["http://mirror.example/debian/dists/forky/InRelease"]
-    assert said("20261030T080801") == "2026-10-30"
+    assert release_day("forky", SOURCES, mirror) == "20261030T080801"
+    assert mirror.addresses == ["http://mirror.example/debian/dists/forky/InRelease"]
+    assert format_day("20261030T080801") == "2026-10-30"
 
 
 def test_a_release_that_is_out_has_no_day_and_nobody_is_asked():
     mirror: Any = Mirror(error="no")
-    assert day_of("trixie", SOURCES, mirror) == "" and not mirror.asked
+    assert release_day("trixie", SOURCES, mirror) == "" and not mirror.addresses
 
 
 @pytest.mark.parametrize(
-    "mirror, words",
+    "mirror, message",
     [
         (Mirror(error="E: Failed to fetch\nE: 503  Backend unavailable"), r"forky changes daily.*503"),
         (Mirror("<html>come back later</html>"), "no release file"),
         (Mirror("Date: yesterday\n"), "no release file"),
     ],
 )
-def test_a_mirror_that_fails_is_named(mirror, words):
-    with pytest.raises(RehearsalError, match=words) as caught:
-        day_of("forky", SOURCES, mirror)
+def test_a_mirror_that_fails_is_named(mirror, message):
+    with pytest.raises(RehearsalError, match=message) as caught:
+        release_day("forky", SOURCES, mirror)
     assert "http://mirror.example/debian/dists/forky/InRelease" in caught.value.message

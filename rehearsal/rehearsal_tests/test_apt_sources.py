@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_rehearsal.apt_sources import Distribution, host_distribution, own_sources, sources_of
+from hyperpod_rehearsal.apt_sources import Distribution, host_distribution, host_sources, sources_of
 
 DEB822 = """\
 # comment
@@ -42,7 +42,7 @@ def root_with(tmp_path, files):
 def test_deb822_entries_become_lines_and_third_parties_stay_out(tmp_path):
     root = root_with(tmp_path, {"apt/sources.list.d/debian.sources": DEB822})
     key = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
-    assert own_sources("bookworm", root) == [
+    assert host_sources("bookworm", root) == [
         f"deb {key} http://mirror.example/debian bookworm main",
         f"deb {key} http://mirror.example/debian bookworm-updates main",
         "deb http://mirror.example/security bookworm-security main",
@@ -62,7 +62,7 @@ deb [arch=amd64] https://vendor.example/apt jammy vendor
 """
         },
     )
-    assert own_sources("jammy", root) == [
+    assert host_sources("jammy", root) == [
         "deb http://archive.example/ubuntu jammy main universe",
         "deb [arch=amd64] http://archive.example/ubuntu jammy-updates main universe",
     ]
@@ -70,7 +70,7 @@ deb [arch=amd64] https://vendor.example/apt jammy vendor
 
 def test_no_source_is_an_error_with_the_code_name(tmp_path):
     with pytest.raises(RehearsalError, match="bookworm"):
-        own_sources("bookworm", tmp_path)
+        host_sources("bookworm", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ deb http://mirror.example/security bookworm-security main
     ]
     assert "non-free-firmware" in sources_of("trixie", BOOKWORM, root)[0]
     assert sources_of("forky", BOOKWORM, root)[1] == "deb http://mirror.example/debian forky-updates main"
-    assert sources_of("bookworm", BOOKWORM, root) == own_sources("bookworm", root)
+    assert sources_of("bookworm", BOOKWORM, root) == host_sources("bookworm", root)
 
 
 def test_a_release_of_another_distribution_is_refused_with_those_that_work(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.back_off import PAUSES, STEADY, PlaceBackOff
+from hyperpod_rehearsal.back_off import PAUSES, STEADY, NodeBackOff
 from hyperpod_rehearsal.cluster_state import RehearsedCluster
 from hyperpod_rehearsal.machine import REBOOT_EXIT
 from hyperpod_rehearsal.recovery import Recovery
@@ -10,23 +10,23 @@ from tests.support.wait import until
 
 
 def test_pauses_double_up_to_the_longest():
-    back_off, now, pauses = PlaceBackOff(), 0.0, []
+    back_off, now, pauses = NodeBackOff(), 0.0, []
     for _ in range(10):
         due = back_off.due_at("c/gpu/0", steady=False)
         pauses.append(max(0.0, due - now))
         now = max(now, due)
-        back_off.acted("c/gpu/0", now, steady=False)
+        back_off.record_try("c/gpu/0", now, steady=False)
     assert pauses[:4] == [0.0, PAUSES.first, 2 * PAUSES.first, 4 * PAUSES.first]
     assert pauses[-1] == PAUSES.longest
 
 
 def test_a_machine_that_ran_for_a_while_starts_afresh_and_places_do_not_share():
-    back_off = PlaceBackOff()
+    back_off = NodeBackOff()
     for _ in range(5):
-        back_off.acted("c/gpu/0", 100.0, steady=False)
+        back_off.record_try("c/gpu/0", 100.0, steady=False)
     assert back_off.due_at("c/gpu/1", steady=False) == 0.0
     assert back_off.due_at("c/gpu/0", steady=back_off.is_steady(STEADY)) == 0.0
-    back_off.acted("c/gpu/0", 200.0, steady=True)
+    back_off.record_try("c/gpu/0", 200.0, steady=True)
     assert back_off.due_at("c/gpu/0", steady=False) == 200.0 + PAUSES.first
 
 
@@ -72,10 +72,10 @@ def let_it_run(operations, cluster, seconds):
     starts = []
     for second in range(seconds):
         clock.now += 1.0
-        known = len(operations.fleet.machines.started)
-        recovery.look(cluster)
-        until(lambda: not operations.in_hand)
-        starts += [second] * (len(operations.fleet.machines.started) - known)
+        started = len(operations.fleet.machines.started)
+        recovery.check_cluster(cluster)
+        until(lambda: not operations.claimed_ids)
+        starts += [second] * (len(operations.fleet.machines.started) - started)
     return starts
 
 

@@ -22,7 +22,7 @@ def continuous(sagemaker, operations):
     }
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=groups(2), **SLURM)
     wait(sagemaker)
-    until(lambda: not operations.in_hand)
+    until(lambda: not operations.claimed_ids)
     return sagemaker
 
 
@@ -61,12 +61,12 @@ def test_deleted_nodes_leave_with_their_groups_count(sagemaker, operations, endp
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 3)])
     wait(sagemaker)
     head, first, second, third = (node["InstanceId"] for node in nodes(sagemaker))
-    operations.take(operations.clusters["demo"].nodes[third])
-    answer = sagemaker.batch_delete_cluster_nodes(
+    operations.claim(operations.clusters["demo"].nodes[third])
+    response = sagemaker.batch_delete_cluster_nodes(
         ClusterName="demo", NodeIds=[head, first, third, "i-0123456789abcdef0"]
     )
-    assert answer["Successful"] == [first]
-    assert [(failure["NodeId"], failure["Code"]) for failure in answer["Failed"]] == [
+    assert response["Successful"] == [first]
+    assert [(failure["NodeId"], failure["Code"]) for failure in response["Failed"]] == [
         (head, "InvalidNodeStatus"),
         (third, "NodeIdInUse"),
         ("i-0123456789abcdef0", "NodeIdNotFound"),
@@ -93,10 +93,10 @@ def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(cont
             {"InstanceGroupName": "gpu", "IncrementTargetCountBy": 1, "AvailabilityZones": ["us-east-1c"]},
         ],
     }
-    answer = continuous.batch_add_cluster_nodes(**request)
-    added = [entry["NodeLogicalId"] for entry in answer["Successful"]]
-    assert len(added) == 2 and {entry["InstanceGroupName"] for entry in answer["Successful"]} == {"gpu"}
-    assert [(failure["ErrorCode"], failure["FailedCount"]) for failure in answer["Failed"]] == [
+    response = continuous.batch_add_cluster_nodes(**request)
+    added = [entry["NodeLogicalId"] for entry in response["Successful"]]
+    assert len(added) == 2 and {entry["InstanceGroupName"] for entry in response["Successful"]} == {"gpu"}
+    assert [(failure["ErrorCode"], failure["FailedCount"]) for failure in response["Failed"]] == [
         ("InstanceGroupNotFound", 3),
         ("IncompatibleInstanceTypes", 1),
         ("IncompatibleAvailabilityZones", 1),
@@ -115,10 +115,10 @@ def test_nodes_are_added_once_for_a_token_and_followed_by_their_logical_ids(cont
     listed = continuous.list_cluster_nodes(ClusterName="demo", IncludeNodeLogicalIds=True)["ClusterNodeSummaries"]
     assert set(added) < {node["NodeLogicalId"] for node in listed}
     assert not any("NodeLogicalId" in node for node in nodes(continuous))
-    until(lambda: not operations.in_hand)
-    gone = continuous.batch_delete_cluster_nodes(ClusterName="demo", NodeLogicalIds=[*added, "node-other"])
-    assert gone["SuccessfulNodeLogicalIds"] == added and "Successful" not in gone
-    assert [failure["Code"] for failure in gone["FailedNodeLogicalIds"]] == ["NodeIdNotFound"]
+    until(lambda: not operations.claimed_ids)
+    deleted = continuous.batch_delete_cluster_nodes(ClusterName="demo", NodeLogicalIds=[*added, "node-other"])
+    assert deleted["SuccessfulNodeLogicalIds"] == added and "Successful" not in deleted
+    assert [failure["Code"] for failure in deleted["FailedNodeLogicalIds"]] == ["NodeIdNotFound"]
     until(lambda: len(workers(continuous)) == 2)
 
 
@@ -138,23 +138,23 @@ def test_reboot_replacement_and_scaling_leave_events(continuous, operations):
     continuous.batch_reboot_cluster_nodes(ClusterName="demo", NodeIds=[first])
     continuous.batch_replace_cluster_nodes(ClusterName="demo", NodeIds=[second])
     until(lambda: second not in workers(continuous) and set(workers(continuous).values()) == {"Running"})
-    until(lambda: not operations.in_hand)
+    until(lambda: not operations.claimed_ids)
     continuous.update_cluster(ClusterName="demo", InstanceGroups=groups(1))
-    until(lambda: len(workers(continuous)) == 1 and not operations.in_hand)
+    until(lambda: len(workers(continuous)) == 1 and not operations.claimed_ids)
 
-    def said(**filters):
+    def descriptions(**filters):
         return [event["Description"] for event in events(continuous, SortOrder="Ascending", **filters)]
 
-    assert [text for text in said(NodeId=first) if "Reboot" in text] == [
+    assert [text for text in descriptions(NodeId=first) if "Reboot" in text] == [
         f"Reboot of instance {first} has Started: asked for: reboot",
         f"Reboot of instance {first} has Succeeded: asked for: reboot",
     ]
-    [replaced] = [text for text in said(NodeId=second) if "replaced" in text]
+    [replaced] = [text for text in descriptions(NodeId=second) if "replaced" in text]
     assert replaced.endswith("asked for: replace")
-    assert said(InstanceGroupName="gpu", ResourceType="InstanceGroup") == [
+    assert descriptions(InstanceGroupName="gpu", ResourceType="InstanceGroup") == [
         "Scaling of InstanceGroup gpu from 2 to 1 instances has Started"
     ]
-    assert any("was deleted" in text for text in said(InstanceGroupName="gpu", ResourceType="Instance"))
+    assert any("was deleted" in text for text in descriptions(InstanceGroupName="gpu", ResourceType="Instance"))
 
 
 def test_a_software_update_gives_every_instance_a_fresh_root(sagemaker, operations):
@@ -176,17 +176,17 @@ def test_a_software_update_gives_every_instance_a_fresh_root(sagemaker, operatio
 def test_a_software_update_that_fails_says_why_and_goes_no_further(sagemaker, operations):
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 3)])
     wait(sagemaker)
-    operations.fleet.machines.agent_says = lambda config: ("Failed", "on_create.sh exited 1: no such package")
+    operations.fleet.machines.agent_report = lambda config: ("Failed", "on_create.sh exited 1: no such package")
     sagemaker.update_cluster_software(
         ClusterName="demo",
         DeploymentConfig={"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 1}}},
     )
-    answer = wait(sagemaker)
-    assert answer["ClusterStatus"] == "InService" and "no such package" in answer["FailureMessage"]
+    cluster = wait(sagemaker)
+    assert cluster["ClusterStatus"] == "InService" and "no such package" in cluster["FailureMessage"]
     assert [node["InstanceStatus"]["Status"] for node in nodes(sagemaker)] == ["Failure", "Running", "Running"]
     with pytest.raises(ClientError, match="Exactly one of NodeId and NodeLogicalId"):
         sagemaker.describe_cluster_node(ClusterName="demo")
-    assert not operations.in_hand
+    assert not operations.claimed_ids
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.system.process import Process, is_alive, this_process
-from hyperpod_rehearsal import boot, host, layer, own_place, state
+from hyperpod_rehearsal import boot, host, layer, state, trusted_directory
 from hyperpod_rehearsal.cli.commands import rehearse
 from hyperpod_rehearsal.keys import Keys
 from hyperpod_rehearsal.layout import Layout
@@ -25,8 +25,8 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("HPK_CACHE", str(tmp_path / "cache"))
 
 
-def run(*words):
-    return CliRunner().invoke(rehearse, list(words))
+def run(*arguments):
+    return CliRunner().invoke(rehearse, list(arguments))
 
 
 def test_without_root_two_sentences_and_the_sandbox(monkeypatch):
@@ -39,13 +39,15 @@ def test_without_root_two_sentences_and_the_sandbox(monkeypatch):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda tool, path=None: None if tool == "mmdebstrap" else "/bin/x")
-    assert any("mmdebstrap" in reason for reason in host.missing())
+    assert any("mmdebstrap" in reason for reason in host.missing_requirements())
 
 
-@pytest.mark.parametrize("words", [("status",), ("env",), ("kill-node", "x"), ("logs", "x"), ("exec", "x", "--", "id")])
-def test_commands_on_a_rehearsal_that_is_not_up(monkeypatch, words):
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("env",), ("kill-node", "x"), ("logs", "x"), ("exec", "x", "--", "id")]
+)
+def test_commands_on_a_rehearsal_that_is_not_up(monkeypatch, arguments):
     monkeypatch.setattr(host, "require_root", lambda what: None)
-    error = run(*words).exception
+    error = run(*arguments).exception
     assert isinstance(error, RehearsalError) and "not up" in error.message
     assert error.hint == "hyperpod-kit rehearse up"
 
@@ -61,10 +63,10 @@ def up(monkeypatch):
     """State files of a rehearsal whose daemon is this process."""
     monkeypatch.setattr(host, "require_root", lambda what: None)
     layout = Layout.of("demo")
-    own_place.make(layout.root)
+    trusted_directory.make(layout.root)
     state.write_process(layout.daemon_file, this_process())
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
-    Keys.new().save(layout.root)
+    Keys.generate().save(layout.root)
     node = {
         "instance_id": "i-1",
         "place": "gpu/0",
@@ -118,8 +120,8 @@ def test_a_daemon_that_died_is_not_up(up):
 
 
 def test_a_process_is_its_pid_and_its_start():
-    own = this_process()
-    assert is_alive(own) and not is_alive(Process(own.pid, own.started + 1)) and not is_alive(None)
+    process = this_process()
+    assert is_alive(process) and not is_alive(Process(process.pid, process.started + 1)) and not is_alive(None)
 
 
 def test_settings_survive_the_way_to_the_daemon(tmp_path):
@@ -137,13 +139,13 @@ def test_shares(tmp_path):
 
 
 def test_what_every_node_has_besides(tmp_path):
-    tree, place = tmp_path / "tree", tmp_path / "layer"
+    tree, layer_directory = tmp_path / "tree", tmp_path / "layer"
     (tree / "usr/bin").mkdir(parents=True)
     (tree / "usr/bin/tool").write_text("")
     (tree / "usr/bin/tool").chmod(0o755)
     (tree / "usr/bin/link").symlink_to("tool")
-    layer.rebuild(place, [parse_tree(str(tree))])
-    assert os.access(place / "usr/bin/link", os.X_OK) and (place / "usr/bin/mount-s3").exists()
+    layer.rebuild(layer_directory, [parse_tree(str(tree))])
+    assert os.access(layer_directory / "usr/bin/link", os.X_OK) and (layer_directory / "usr/bin/mount-s3").exists()
     (tree / "lib").mkdir()
     with pytest.raises(RehearsalError, match="lib would take the place of the image's own"):
         parse_tree(str(tree))

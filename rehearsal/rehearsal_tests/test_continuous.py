@@ -28,7 +28,7 @@ def events(sagemaker, **filters):
 def test_a_worker_that_fails_is_tried_again_and_the_cluster_is_in_service_all_the_time(sagemaker, operations):
     broken = [True]
     machines = operations.fleet.machines
-    machines.agent_says = lambda config: (
+    machines.agent_report = lambda config: (
         ("Failed", "on_create.sh exited 1: boom")
         if broken[0] and config["slurm_role"] == "Compute"
         else ("Running", "")
@@ -42,13 +42,13 @@ def test_a_worker_that_fails_is_tried_again_and_the_cluster_is_in_service_all_th
     until(lambda: [event for event in events(sagemaker) if event["EventLevel"] == "Error"])
     [failed] = [event for event in events(sagemaker, InstanceGroupName="gpu") if event["EventLevel"] == "Error"]
     details = sagemaker.describe_cluster_event(ClusterName="demo", EventId=failed["EventId"])["EventDetails"]
-    said = details["EventDetails"]["EventMetadata"]["Instance"]
-    assert said == {"FailureMessage": "on_create.sh exited 1: boom", "LcsExecutionState": "Failed"}
+    metadata = details["EventDetails"]["EventMetadata"]["Instance"]
+    assert metadata == {"FailureMessage": "on_create.sh exited 1: boom", "LcsExecutionState": "Failed"}
     assert "EventDetails" not in failed
     broken[0] = False
     cluster = operations.clusters["demo"]
-    until(lambda: not operations.in_hand)
-    Recovery(operations, operations.fleet.stopping).look(cluster)
+    until(lambda: not operations.claimed_ids)
+    Recovery(operations, operations.fleet.stopping).check_cluster(cluster)
     until(lambda: [node["InstanceStatus"]["Status"] for node in nodes(sagemaker)] == ["Running", "Running"])
     described = sagemaker.describe_cluster(ClusterName="demo")["InstanceGroups"]
     assert [entry["CurrentCount"] for entry in described] == [1, 1]
@@ -62,14 +62,14 @@ def test_a_worker_that_fails_is_tried_again_and_the_cluster_is_in_service_all_th
 def test_it_grows_while_it_is_in_service(sagemaker, operations):
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=groups(1), **SLURM)
     wait(sagemaker)
-    until(lambda: not operations.in_hand)
+    until(lambda: not operations.claimed_ids)
     sagemaker.update_cluster(ClusterName="demo", InstanceGroups=groups(3), **SLURM)
     assert sagemaker.describe_cluster(ClusterName="demo")["ClusterStatus"] == "InService"
     until(lambda: [node["InstanceStatus"]["Status"] for node in nodes(sagemaker)] == ["Running"] * 4)
 
 
 def test_without_its_controller_it_has_failed(sagemaker, operations):
-    operations.fleet.machines.agent_says = lambda config: ("Failed", "no")
+    operations.fleet.machines.agent_report = lambda config: ("Failed", "no")
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=groups(1), **SLURM)
     assert wait(sagemaker)["ClusterStatus"] == "Failed"
 

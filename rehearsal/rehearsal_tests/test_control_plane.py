@@ -55,8 +55,8 @@ def group(name, count, **more):
 
 def wait(sagemaker, name="demo", status=("InService", "Failed")):
     def description():
-        answer = sagemaker.describe_cluster(ClusterName=name)
-        return answer if answer["ClusterStatus"] in status else None
+        cluster = sagemaker.describe_cluster(ClusterName=name)
+        return cluster if cluster["ClusterStatus"] in status else None
 
     return until(description, what=f"cluster that is one of {status}")
 
@@ -67,30 +67,33 @@ def nodes(sagemaker, name="demo"):
 
 def test_a_cluster_comes_into_service(sagemaker):
     arn = sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("head", 1), group("gpu", 2)])["ClusterArn"]
-    answer = wait(sagemaker)
-    assert answer["ClusterStatus"] == "InService" and "FailureMessage" not in answer
-    assert [(entry["CurrentCount"], entry["TargetCount"]) for entry in answer["InstanceGroups"]] == [(1, 1), (2, 2)]
-    found = nodes(sagemaker, arn)
-    assert [node["PrivateDnsHostname"] for node in found] == [
+    cluster = wait(sagemaker)
+    assert cluster["ClusterStatus"] == "InService" and "FailureMessage" not in cluster
+    assert [(entry["CurrentCount"], entry["TargetCount"]) for entry in cluster["InstanceGroups"]] == [(1, 1), (2, 2)]
+    listed = nodes(sagemaker, arn)
+    assert [node["PrivateDnsHostname"] for node in listed] == [
         "ip-10-1-41-18.ec2.internal",
         "ip-10-1-42-18.ec2.internal",
         "ip-10-1-42-19.ec2.internal",
     ]
-    details = sagemaker.describe_cluster_node(ClusterName="demo", NodeId=found[0]["InstanceId"])["NodeDetails"]
+    details = sagemaker.describe_cluster_node(ClusterName="demo", NodeId=listed[0]["InstanceId"])["NodeDetails"]
     assert details["PrivatePrimaryIp"] == "10.1.41.18" and details["InstanceStatus"]["Status"] == "Running"
 
 
 def test_a_failing_script_fails_the_cluster_with_its_words(sagemaker, operations):
-    operations.fleet.machines.agent_says = lambda config: ("Failed", "on_create.sh exited 3; the end of its log:\nboom")
+    operations.fleet.machines.agent_report = lambda config: (
+        "Failed",
+        "on_create.sh exited 3; the end of its log:\nboom",
+    )
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 2)])
-    answer = wait(sagemaker)
-    assert answer["ClusterStatus"] == "Failed" and answer["FailureMessage"].count("boom") == 1
-    assert all(node["InstanceId"] in answer["FailureMessage"] for node in nodes(sagemaker))
+    cluster = wait(sagemaker)
+    assert cluster["ClusterStatus"] == "Failed" and cluster["FailureMessage"].count("boom") == 1
+    assert all(node["InstanceId"] in cluster["FailureMessage"] for node in nodes(sagemaker))
     assert {node["InstanceStatus"]["Status"] for node in nodes(sagemaker)} == {"Failure"}
 
 
 def test_logs_that_differ_in_a_name_only_are_not_all_quoted_in_full(sagemaker, operations):
-    operations.fleet.machines.agent_says = lambda config: (
+    operations.fleet.machines.agent_report = lambda config: (
         "Failed",
         f"on_create.sh exited 3; the end of its log:\nfirst\n{config['instance_id']}\nboom",
     )
@@ -131,11 +134,11 @@ def test_replacing_a_node_keeps_its_place(sagemaker):
     sagemaker.create_cluster(ClusterName="demo", InstanceGroups=[group("gpu", 2)])
     wait(sagemaker)
     old = nodes(sagemaker)[0]
-    answer = sagemaker.batch_replace_cluster_nodes(
+    response = sagemaker.batch_replace_cluster_nodes(
         ClusterName="demo", NodeIds=[old["InstanceId"], "i-0123456789abcdef0"]
     )
-    assert answer["Successful"] == [old["InstanceId"]]
-    assert [failure["ErrorCode"] for failure in answer["Failed"]] == ["InstanceIdNotFound"]
+    assert response["Successful"] == [old["InstanceId"]]
+    assert [failure["ErrorCode"] for failure in response["Failed"]] == ["InstanceIdNotFound"]
 
     def replaced():
         same_place = [node for node in nodes(sagemaker) if node["PrivateDnsHostname"] == old["PrivateDnsHostname"]]
@@ -189,7 +192,7 @@ def test_a_dead_worker_is_down_replaced_and_resumed(sagemaker, operations, endpo
     conf = (machines.root(cluster.controller.instance_id) / "opt/slurm/etc/slurm.conf").read_text()
     assert "PartitionName=p Nodes=ip-10-1-42-18" in conf
     machines.exit_codes[worker.instance_id] = 137
-    Recovery(operations, operations.fleet.stopping).look(cluster)
+    Recovery(operations, operations.fleet.stopping).check_cluster(cluster)
     until(lambda: any("state=resume" in line for line in machines.executed))
     slurm = [line for line in machines.executed if "update" in line]
     assert "state=down" in slurm[0] and "state=resume" in slurm[-1]
@@ -205,12 +208,12 @@ def test_a_reason_asks_for_replacement_only_when_it_is_exact(sagemaker, operatio
     cluster = operations.clusters["demo"]
     before = cluster.in_group("gpu")[0].instance_id
     recovery = Recovery(operations, operations.fleet.stopping)
-    for said in ("failing|Action:Replace", "fail|Action:Replace.", "idle|none"):
-        machines.answers = {"/opt/slurm/bin/sinfo": f"ip-10-1-42-18|{said}"}
-        recovery.look(cluster)
+    for state_and_reason in ("failing|Action:Replace", "fail|Action:Replace.", "idle|none"):
+        machines.answers = {"/opt/slurm/bin/sinfo": f"ip-10-1-42-18|{state_and_reason}"}
+        recovery.check_cluster(cluster)
         assert cluster.in_group("gpu")[0].instance_id == before
     machines.answers = {"/opt/slurm/bin/sinfo": "ip-10-1-42-18|fail*|Action:Replace"}
-    recovery.look(cluster)
+    recovery.check_cluster(cluster)
     until(lambda: [node.instance_id for node in cluster.in_group("gpu")] not in ([before], []))
 
 
@@ -219,7 +222,7 @@ def test_without_recovery_a_dead_node_is_only_labelled(sagemaker, operations):
     wait(sagemaker)
     node = operations.clusters["demo"].in_group("gpu")[0]
     operations.fleet.machines.exit_codes[node.instance_id] = 137
-    Recovery(operations, operations.fleet.stopping).look(operations.clusters["demo"])
+    Recovery(operations, operations.fleet.stopping).check_cluster(operations.clusters["demo"])
     found = nodes(sagemaker)[0]
     assert found["InstanceId"] == node.instance_id and found["InstanceStatus"]["Status"] == "Failure"
 

@@ -16,6 +16,6 @@ def test_the_implemented_calls_are_documented_and_printed(capsys):
     print_fidelity()
     printed = " ".join(capsys.readouterr().out.split())
     for service, calls in implemented_calls():
-        found = re.search(rf"- \*\*{service}\*\*: (.*?)\.\n", listed, re.S)
-        assert found is not None and found[1].replace("\n ", "").split(", ") == list(calls)
+        match = re.search(rf"- \*\*{service}\*\*: (.*?)\.\n", listed, re.S)
+        assert match is not None and match[1].replace("\n ", "").split(", ") == list(calls)
         assert f"calls of {service}: {', '.join(calls)}" in printed

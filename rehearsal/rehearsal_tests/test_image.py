@@ -71,14 +71,14 @@ def test_a_build_appears_complete_and_leaves_nothing_else(cache, monkeypatch):
 
 def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
     steps: list[Any] = []
-    said: list[Any] = []
+    messages: list[Any] = []
     fake_build(monkeypatch, steps)
     with open(cache / "image.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         result = []
-        waiting = threading.Thread(target=lambda: result.append(image.ensure(cache, said.append)))
+        waiting = threading.Thread(target=lambda: result.append(image.ensure(cache, messages.append)))
         waiting.start()
-        while not said:
+        while not messages:
             waiting.join(0.01)
         RECIPE.path(cache).write_bytes(b"the other one's")
     waiting.join(10)
@@ -99,7 +99,7 @@ def changing(tmp_path, monkeypatch):
         return said["day"]
 
     monkeypatch.setattr(image, "recipe_of", lambda release: FORKY)
-    monkeypatch.setattr(apt_release, "day_of", day_of)
+    monkeypatch.setattr(apt_release, "release_day", day_of)
     return said
 
 
@@ -118,9 +118,9 @@ def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(c
     for day in ("20261030T080801", "20261029T080801"):
         dataclasses.replace(FORKY, day=day).path(tmp_path).touch()
     dataclasses.replace(FORKY, packages=(), day="20261031T080801").path(tmp_path).touch()
-    said: list[Any] = []
-    assert "20261030" in image.ensure(tmp_path, said.append).name
-    assert said == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
+    messages: list[Any] = []
+    assert "20261030" in image.ensure(tmp_path, messages.append).name
+    assert messages == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
 
 
 def test_where_the_mirror_is_silent_and_no_image_is_there_nothing_is_built(changing, tmp_path):

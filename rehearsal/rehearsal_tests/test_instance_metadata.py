@@ -51,8 +51,8 @@ def curl(*arguments):
 
 @pytest.mark.needs("curl")
 def test_what_scripts_ask_with_curl(service):
-    wanted = "X-aws-ec2-metadata-token-ttl-seconds: 21600"
-    status, token = curl("-X", "PUT", f"{service}/latest/api/token", "-H", wanted)
+    ttl_header = "X-aws-ec2-metadata-token-ttl-seconds: 21600"
+    status, token = curl("-X", "PUT", f"{service}/latest/api/token", "-H", ttl_header)
     assert status == 200
 
     def get(path):
@@ -81,28 +81,28 @@ def test_what_scripts_ask_with_curl(service):
     ],
 )
 def test_who_gets_a_token(headers, status):
-    assert Metadata(NODE).answer("PUT", "/latest/api/token", headers)[0] == status
+    assert Metadata(NODE).respond("PUT", "/latest/api/token", headers)[0] == status
 
 
 def test_a_token_ends():
     now = [1000.0]
     service = Metadata(NODE, lambda: now[0])
-    token = service.answer("PUT", "/latest/api/token", {"x-aws-ec2-metadata-token-ttl-seconds": "60"})[2].decode()
-    asked = ("GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": token})
-    assert service.answer(*asked)[0] == 200
+    token = service.respond("PUT", "/latest/api/token", {"x-aws-ec2-metadata-token-ttl-seconds": "60"})[2].decode()
+    request = ("GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": token})
+    assert service.respond(*request)[0] == 200
     now[0] += 60
-    assert service.answer(*asked)[0] == 401
+    assert service.respond(*request)[0] == 401
 
 
 def test_the_kit_and_an_sdk_find_the_roles_credentials(service):
-    found, why = credentials({"AWS_EC2_METADATA_SERVICE_ENDPOINT": service})
-    assert found is not None and (found.access_key, found.secret_key) == ("REHEARSAL", "secret"), why
+    key, reason = credentials({"AWS_EC2_METADATA_SERVICE_ENDPOINT": service})
+    assert key is not None and (key.access_key, key.secret_key) == ("REHEARSAL", "secret"), reason
     sdk = InstanceMetadataFetcher(base_url=service).retrieve_iam_role_credentials()
     assert (sdk["role_name"], sdk["access_key"], sdk["secret_key"]) == ("ClusterRole", "REHEARSAL", "secret")
 
 
 def test_an_instance_without_a_role_has_no_credentials():
     service = Metadata(InstanceIdentity(**{**NODE.__dict__, "role": ""}))
-    token = service.answer("PUT", "/latest/api/token", {"x-aws-ec2-metadata-token-ttl-seconds": "60"})[2].decode()
+    token = service.respond("PUT", "/latest/api/token", {"x-aws-ec2-metadata-token-ttl-seconds": "60"})[2].decode()
     path = "/latest/meta-data/iam/security-credentials/"
-    assert service.answer("GET", path, {"x-aws-ec2-metadata-token": token})[0] == 404
+    assert service.respond("GET", path, {"x-aws-ec2-metadata-token": token})[0] == 404

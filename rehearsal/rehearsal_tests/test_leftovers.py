@@ -25,9 +25,9 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def process(*words: str) -> Iterator[int]:
+def process(*arguments: str) -> Iterator[int]:
     """One that has these words in its command line."""
-    child = subprocess.Popen([sys.executable, "-c", "input()", *words], stdin=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", "input()", *arguments], stdin=subprocess.PIPE)
     try:
         yield child.pid
     finally:
@@ -66,9 +66,9 @@ def test_jobs_and_rehearsals_of_others_are_not_counted(base: Path) -> None:
 
 
 def test_names_of_links_and_namespaces_tell_whose_they_are() -> None:
-    ours, others = Layout.of("demo"), Layout.of("other")
-    own = {ours.veth(INSTANCE), ours.bridge, ours.netns(INSTANCE)}
-    foreign = {others.veth(INSTANCE), others.bridge, others.netns(INSTANCE)}
+    layout, other_layout = Layout.of("demo"), Layout.of("other")
+    own = {layout.veth(INSTANCE), layout.bridge, layout.netns(INSTANCE)}
+    foreign = {other_layout.veth(INSTANCE), other_layout.bridge, other_layout.netns(INSTANCE)}
     names = own | foreign | {"hvc0", "eth0", "lo"}
     assert {name for name in names if Marks.of("demo").names.search(name)} == own
     assert {name for name in names if Marks.of_all().names.search(name)} == own | foreign

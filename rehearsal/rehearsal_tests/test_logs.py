@@ -57,14 +57,14 @@ def write(layout: Layout, instance: str, *lines: str) -> Path:
 def test_lines_of_all_nodes_by_time_by_pattern_and_by_page(layout: Layout, url: str) -> None:
     write(layout, "i-1", line(1, "efs"), line(2), "not JSON", line(5))
     write(layout, "i-2", line(3), "[" * 50_000)
-    told = logs(url).filter_log_events(logGroupName=GROUP, filterPattern='{ $.step = "mounts" }', limit=2)
+    page = logs(url).filter_log_events(logGroupName=GROUP, filterPattern='{ $.step = "mounts" }', limit=2)
     more = logs(url).filter_log_events(
-        logGroupName=GROUP, filterPattern='{ $.step = "mounts" }', limit=2, nextToken=told["nextToken"]
+        logGroupName=GROUP, filterPattern='{ $.step = "mounts" }', limit=2, nextToken=page["nextToken"]
     )
-    found = [(event["logStreamName"][-3:], json.loads(event["message"])["ts"][-3:]) for event in told["events"]]
-    assert found == [("i-1", "02Z"), ("i-2", "03Z")] and "nextToken" not in more
+    events = [(event["logStreamName"][-3:], json.loads(event["message"])["ts"][-3:]) for event in page["events"]]
+    assert events == [("i-1", "02Z"), ("i-2", "03Z")] and "nextToken" not in more
     assert [event["message"] for event in more["events"]] == [line(5)]
-    after = told["events"][1]["timestamp"]
+    after = page["events"][1]["timestamp"]
     late = logs(url).filter_log_events(
         logGroupName=GROUP, startTime=after, logStreamNamePrefix="LifecycleConfig/workers/i-1"
     )
@@ -76,8 +76,8 @@ def test_lines_of_all_nodes_by_time_by_pattern_and_by_page(layout: Layout, url: 
 def test_a_node_that_is_gone_has_left_its_log(layout: Layout, url: str) -> None:
     (layout.logs / "i-0a").mkdir(parents=True)
     (layout.logs / "i-0a/provisioning.log").write_text(line(1))
-    found = logs(url).get_log_events(logGroupName=GROUP, logStreamName="LifecycleConfig/workers/i-0a")
-    assert [event["message"] for event in found["events"]] == [line(1)]
+    response = logs(url).get_log_events(logGroupName=GROUP, logStreamName="LifecycleConfig/workers/i-0a")
+    assert [event["message"] for event in response["events"]] == [line(1)]
 
 
 def test_a_link_in_place_of_the_log_leads_nowhere(layout: Layout, url: str) -> None:

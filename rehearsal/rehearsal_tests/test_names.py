@@ -24,11 +24,11 @@ HYBRID = """\
 
 
 def test_every_name_carries_the_id_and_fits_the_kernel():
-    one, other = Layout(Path("/var/tmp/x/demo")), Layout(Path("/var/tmp/x/demo2"))
-    assert one.id != other.id and one.id == Layout(Path("/var/tmp/x/demo")).id
-    for name in (one.bridge, one.veth("i-0123456789abcdef0"), one.netns("i-0123456789abcdef0"), one.cgroup):
-        assert one.id in name
-    assert len(one.bridge) <= 15 and len(one.veth("i-0123456789abcdef0")) <= 15
+    layout, other_layout = Layout(Path("/var/tmp/x/demo")), Layout(Path("/var/tmp/x/demo2"))
+    assert layout.id != other_layout.id and layout.id == Layout(Path("/var/tmp/x/demo")).id
+    for name in (layout.bridge, layout.veth("i-0123456789abcdef0"), layout.netns("i-0123456789abcdef0"), layout.cgroup):
+        assert layout.id in name
+    assert len(layout.bridge) <= 15 and len(layout.veth("i-0123456789abcdef0")) <= 15
 
 
 def test_existing_rehearsals_are_directories_with_a_name(tmp_path, monkeypatch):
@@ -37,12 +37,12 @@ def test_existing_rehearsals_are_directories_with_a_name(tmp_path, monkeypatch):
     (tmp_path / "base/demo").mkdir(parents=True)
     (tmp_path / "base/.hidden").mkdir()
     (tmp_path / "base/file").touch()
-    assert [found.root.name for found in layout.existing()] == ["demo"]
+    assert [existing.root.name for existing in layout.existing()] == ["demo"]
 
 
 def test_hierarchies_of_a_hybrid_host():
-    found = {entry.kind: str(entry.mount) for entry in cgroups.hierarchies(HYBRID)}
-    assert found == {
+    mounts = {entry.kind: str(entry.mount) for entry in cgroups.hierarchies(HYBRID)}
+    assert mounts == {
         "v2": "/sys/fs/cgroup/unified",
         "name=systemd": "/sys/fs/cgroup/systemd",
         "memory": "/sys/fs/cgroup/memory",
@@ -53,8 +53,8 @@ def test_hierarchies_of_a_hybrid_host():
 
 
 def test_hierarchies_of_a_v2_host():
-    found = cgroups.hierarchies("30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n")
-    assert [(entry.kind, str(entry.mount)) for entry in found] == [("v2", "/sys/fs/cgroup")]
+    hierarchies = cgroups.hierarchies("30 24 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n")
+    assert [(entry.kind, str(entry.mount)) for entry in hierarchies] == [("v2", "/sys/fs/cgroup")]
 
 
 def test_mounts_below_are_newest_first_and_unescaped():
@@ -65,15 +65,21 @@ def test_mounts_below_are_newest_first_and_unescaped():
 13 10 0:4 / /var/tmp/x/demo2/image ro - squashfs /dev/loop1 ro
 14 12 0:5 / /var/tmp/x/demo/a\\040b rw - tmpfs tmpfs rw
 """
-    assert [str(point) for point in host_mounts.below(Path("/var/tmp/x/demo"), text)] == [
+    assert [str(point) for point in host_mounts.mount_points_below(Path("/var/tmp/x/demo"), text)] == [
         "/var/tmp/x/demo/a b",
         "/var/tmp/x/demo/nodes/i-1/root",
         "/var/tmp/x/demo/image",
     ]
 
 
-def node(instance_id, place, ip, role=""):
-    return {"instance_id": instance_id, "place": place, "ip": ip, "host": "ip-" + ip.replace(".", "-"), "role": role}
+def node(instance_id, stable_name, ip, role=""):
+    return {
+        "instance_id": instance_id,
+        "place": stable_name,
+        "ip": ip,
+        "host": "ip-" + ip.replace(".", "-"),
+        "role": role,
+    }
 
 
 STATE = {

@@ -95,9 +95,9 @@ def test_scontrol_says_nothing_before_slurm_is_configured(shim):
 @pytest.mark.timeout(120)
 def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_path):
     values = json.loads(EXAMPLE.read_text())
-    own = values["hyperpod_kit"]
-    own["cluster"]["instance_groups"][1]["instance_type"] = "ml.p5.48xlarge"
-    own["mounts"] += [
+    kit_values = values["hyperpod_kit"]
+    kit_values["cluster"]["instance_groups"][1]["instance_type"] = "ml.p5.48xlarge"
+    kit_values["mounts"] += [
         {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef1"},
         {
             "kind": "openzfs",

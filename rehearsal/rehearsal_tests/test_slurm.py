@@ -96,20 +96,20 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
     lines = slurm_conf.render(two, 4096, cred_expire=7, slurmd_timeout=31).splitlines()
     hosts = [line for line in lines if line.startswith("SlurmctldHost=")]
     assert hosts == ["SlurmctldHost=ip-10-1-41-18(10.1.41.18)", "SlurmctldHost=ip-10-1-41-19(10.1.41.19)"]
-    said = json.loads(resource_config.render(two))["SlurmConfig"]
-    assert said == {"PrimaryControllerIp": "10.1.41.18", "SecondaryControllerIps": ["10.1.41.19"]}
+    config = json.loads(resource_config.render(two))["SlurmConfig"]
+    assert config == {"PrimaryControllerIp": "10.1.41.18", "SecondaryControllerIps": ["10.1.41.19"]}
 
-    asked = []
+    queried = []
 
     class Machines:
         def execute(self, instance_id, argv, timeout):
-            asked.append(instance_id)
+            queried.append(instance_id)
             if instance_id == "i-1":
                 raise RunError(argv, 1)
             return Completed(tuple(argv), 0, "", "")
 
     machines: Any = Machines()
-    assert SlurmControl(machines).resume(two, two.nodes["i-3"]) and asked == ["i-1", "i-0"]
+    assert SlurmControl(machines).resume(two, two.nodes["i-3"]) and queried == ["i-1", "i-0"]
 
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
@@ -151,11 +151,15 @@ def test_resource_config_lists_instances_in_order():
 
 
 def test_a_node_line_of_scontrol():
-    said = parse_node(
+    slurm_node = parse_node(
         "NodeName=ip-10-1-43-18 State=DOWN+FAIL BootTime=2026-01-02T03:04:05 "
         "SlurmdStartTime=2026-01-02T03:04:06 Reason=Action:Replace [root@2026-01-02T03:04:07]"
     )
-    assert (said.state, said.reason, said.registered_at) == ("DOWN+FAIL", "Action:Replace", 1767323046.0)
+    assert (slurm_node.state, slurm_node.reason, slurm_node.registered_at) == (
+        "DOWN+FAIL",
+        "Action:Replace",
+        1767323046.0,
+    )
 
 
 @pytest.mark.parametrize("stamp", ["None", "Unknown"])
@@ -166,14 +170,14 @@ def test_a_node_that_never_registered(stamp):
 def test_a_slurmctld_that_was_never_started_is_not_waited_for():
     class Machines:
         def __init__(self):
-            self.asked = []
+            self.commands = []
 
         def execute(self, instance_id, argv, timeout):
-            self.asked.append(" ".join(argv))
+            self.commands.append(" ".join(argv))
             raise RunError(argv, 3)
 
     cluster = RehearsedCluster("demo", "abc", {})
     cluster.nodes["i-1"] = RehearsedNode("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
     machines: Any = Machines()
     assert SlurmControl(machines).reconfigure(cluster) is False
-    assert machines.asked == ["systemctl is-active --quiet slurmctld"]
+    assert machines.commands == ["systemctl is-active --quiet slurmctld"]

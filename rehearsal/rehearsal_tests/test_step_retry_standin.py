@@ -20,52 +20,59 @@ class Slurm:
     """What scontrol is asked and told. `sick`: nodes whose slurmd does not answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: str = "RUNNING", gres: str = "") -> None:
-        self.told: List[str] = []
+        self.commands: List[str] = []
         self.sick: List[str] = []
         self._job = JOB.format(state=state, gres=gres)
         monkeypatch.setattr(cluster_agent, "scontrol", self.scontrol)
-        monkeypatch.setattr(cluster_agent, "healthy", lambda node: node not in self.sick)
+        monkeypatch.setattr(cluster_agent, "is_healthy", lambda node: node not in self.sick)
 
     def scontrol(self, *argv: str) -> str:
         if argv[:3] == ("-o", "show", "job"):
             return self._job
         if argv[:2] == ("show", "hostnames"):
             return argv[2].replace(",", "\n")
-        self.told.append(" ".join(argv))
+        self.commands.append(" ".join(argv))
         return ""
 
 
-def asked(action: str, uid: int = 2001) -> Dict[str, object]:
-    return cluster_agent.ClusterAgent().answer({"action": action, "job": "7", "uid": uid})
+def agent_request(action: str, uid: int = 2001) -> Dict[str, object]:
+    return cluster_agent.ClusterAgent().respond({"action": action, "job": "7", "uid": uid})
 
 
 def test_only_a_sick_node_brings_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(monkeypatch)
-    assert asked("diagnose") == {"action": "NONE"} and not slurm.told
+    assert agent_request("diagnose") == {"action": "NONE"} and not slurm.commands
     slurm.sick = ["n2"]
-    assert asked("diagnose") == {"action": "RETRYSTEP"}
-    assert slurm.told == ["update nodename=n2 state=fail reason=Action:Replace"]
-    assert asked("shrink") == {"nodes": "n1", "missing": 1} and slurm.told[-1] == "update jobid=7 nodelist=n1"
+    assert agent_request("diagnose") == {"action": "RETRYSTEP"}
+    assert slurm.commands == ["update nodename=n2 state=fail reason=Action:Replace"]
+    assert (
+        agent_request("shrink") == {"nodes": "n1", "missing": 1} and slurm.commands[-1] == "update jobid=7 nodelist=n1"
+    )
 
 
 @pytest.mark.parametrize(("gres", "sick"), [("gres/gpu:1", "n2"), ("", "n1")])
 def test_gres_and_the_batch_host_mean_a_requeue(monkeypatch: pytest.MonkeyPatch, gres: str, sick: str) -> None:
     slurm = Slurm(monkeypatch, gres=gres)
     slurm.sick = [sick]
-    assert asked("diagnose") == {"action": "REQUEUEJOB"} and slurm.told[-1] == "requeue 7"
+    assert agent_request("diagnose") == {"action": "REQUEUEJOB"} and slurm.commands[-1] == "requeue 7"
 
 
 def test_a_job_that_slurm_has_ended_is_left_alone_and_so_is_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(monkeypatch, state="COMPLETING")
     slurm.sick = ["n2"]
-    assert asked("diagnose") == {"action": "NONE"} and not slurm.told
+    assert agent_request("diagnose") == {"action": "NONE"} and not slurm.commands
     with pytest.raises(AgentError, match="not uid 1000's"):
-        asked("diagnose", uid=1000)
+        agent_request("diagnose", uid=1000)
 
 
 def test_nodes_that_srun_was_told_by_name_become_the_jobs_own() -> None:
-    words = ["--nodes=2", "--nodelist=n[1-2]", "python", "--nodelist"]
-    assert [retry.renamed(word, "n1,n3") for word in words] == ["--nodes=2", "--nodelist=n1,n3", "python", "--nodelist"]
+    arguments = ["--nodes=2", "--nodelist=n[1-2]", "python", "--nodelist"]
+    assert [retry.renamed(word, "n1,n3") for word in arguments] == [
+        "--nodes=2",
+        "--nodelist=n1,n3",
+        "python",
+        "--nodelist",
+    ]
 
 
 def test_the_plugin_compiles_without_a_warning(tmp_path: Path) -> None:

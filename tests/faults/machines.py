@@ -15,7 +15,7 @@ from driver import CONFIG, Driver
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_rehearsal import boot, mount_faults, processes, targets
 from hyperpod_rehearsal.layout import cache_dir
-from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.machine import command_in_machine
 from hyperpod_rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_rehearsal.network import set_link
 from hyperpod_rehearsal.node_files import SLURM_CONF
@@ -102,7 +102,7 @@ class MachineSite:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        layout, _ = boot.running(driver.name)
+        layout, _ = boot.require_running(driver.name)
         self._layout = layout
         place = layout.file_systems["fsx"] / LUSTRE_MOUNT_NAME / "faults"
         place.mkdir(mode=0o777)
@@ -148,10 +148,10 @@ class MachineSite:
                     self.on(node["host"], "systemctl", "restart", "slurmd")
 
     def _all(self) -> List[Dict[str, Any]]:
-        return targets.all_nodes(boot.running(self.driver.name)[1])
+        return targets.all_nodes(boot.require_running(self.driver.name)[1])
 
     def _node(self, name: str) -> Dict[str, Any]:
-        return targets.find(boot.running(self.driver.name)[1], name)
+        return targets.find(boot.require_running(self.driver.name)[1], name)
 
     def on(self, node: str, *argv: str, check: bool = True) -> str:
         """A command in a machine, as root."""
@@ -159,7 +159,7 @@ class MachineSite:
         if not leaders and not check:
             return f"{node} does not run"
         assert leaders, f"{node} does not run"
-        return output(inside(leaders[0], argv), check=check)
+        return output(command_in_machine(leaders[0], argv), check=check)
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         who = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"] if user else []
@@ -218,7 +218,7 @@ class MachineSite:
     def break_mount(self, node: str, fault: str, undo: bool = False) -> None:
         """A fault of rehearsal/mount_faults.py at the shared file system of one node."""
         faults = mount_faults.UNDO if undo else mount_faults.FAULTS
-        faults[fault](mount_faults.spot(self._layout, self._node(node), SHARED))
+        faults[fault](mount_faults.find_mount_point(self._layout, self._node(node), SHARED))
 
     def lose_mount(self, node: str) -> None:
         """The mount is gone and its server refuses a new one, until `give_mount_back`."""

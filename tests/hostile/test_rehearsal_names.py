@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_rehearsal import metadata_server
 from hyperpod_rehearsal.dns import DnsResponder
-from hyperpod_rehearsal.instance_metadata import MOST_TOKENS, TTL, InstanceIdentity, Metadata
+from hyperpod_rehearsal.instance_metadata import MAX_TOKENS, TTL, InstanceIdentity, Metadata
 from hyperpod_rehearsal.metadata_server import MetadataServers
 from tests.hostile.users import ATTACKER, ROOT, as_user
 
@@ -103,7 +103,8 @@ def token(port: int) -> str:
 
 def test_a_node_that_holds_every_connection(metadata):
     """The daemon serves the whole cluster with one table of descriptors: one node gets so many of them."""
-    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20) for _ in range(metadata_server.PLACES + 20)]
+    more_than_allowed = metadata_server.MAX_CONNECTIONS + 20
+    held = [socket.create_connection(("127.0.0.1", metadata), timeout=20) for _ in range(more_than_allowed)]
     assert held[0].recv(1) == b""
     assert token(metadata)
     for connection in held:
@@ -112,10 +113,10 @@ def test_a_node_that_holds_every_connection(metadata):
 
 def test_tokens_without_end():
     service = Metadata(NODE, clock=lambda: 1000.0)
-    for _ in range(MOST_TOKENS + 500):
-        _, _, newest = service.answer("PUT", "/latest/api/token", {TTL: "21600"})
-    assert len(service._tokens) == MOST_TOKENS
-    found = service.answer("GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": newest.decode()})
+    for _ in range(MAX_TOKENS + 500):
+        _, _, newest = service.respond("PUT", "/latest/api/token", {TTL: "21600"})
+    assert len(service._tokens) == MAX_TOKENS
+    found = service.respond("GET", "/latest/meta-data/instance-id", {"x-aws-ec2-metadata-token": newest.decode()})
     assert found[0] == 200
 
 

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system.process import Process, identify, is_alive
-from hyperpod_rehearsal import boot, cleanup, host, layout, own_place, processes, state
+from hyperpod_rehearsal import boot, cleanup, host, layout, processes, state, trusted_directory
 from hyperpod_rehearsal.layout import Layout
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
@@ -57,7 +57,7 @@ COMMANDS = {
     "up": lambda: boot.up("demo", (), lambda text: None),
     "down": lambda: boot.down("demo"),
     "down --all": cleanup.down_all,
-    "status": lambda: boot.running("demo"),
+    "status": lambda: boot.require_running("demo"),
 }
 
 
@@ -76,7 +76,7 @@ def test_a_link_of_a_users_to_a_directory_of_roots(shared, tmp_path):
     with pytest.raises(Untrusted, match=rf"state is a symbolic link to {tmp_path}/roots of uid {ATTACKER}"):
         boot.down("demo")
     with pytest.raises(Untrusted):
-        own_place.make(shared / "state/demo")
+        trusted_directory.make(shared / "state/demo")
     assert list((tmp_path / "roots").iterdir()) == []
 
 
@@ -93,13 +93,13 @@ def test_a_state_directory_that_others_may_write_to(shared, mode):
     (shared / "state/demo").mkdir(parents=True)
     (shared / "state/demo").chmod(mode)
     with pytest.raises(Untrusted, match="may be written to by others"):
-        boot.running("demo")
+        boot.require_running("demo")
 
 
 def test_what_root_makes_is_roots_alone(shared):
     before = os.umask(0)
     try:
-        own_place.make(Layout.of("demo").root)
+        trusted_directory.make(Layout.of("demo").root)
     finally:
         os.umask(before)
     for level in (shared / "state", shared / "state/demo"):
@@ -126,7 +126,7 @@ def process_of(pid: int) -> Process:
 def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_of_roots, file):
     """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
     demo = Layout.of("demo")
-    own_place.make(demo.root)
+    trusted_directory.make(demo.root)
     state.write_process(getattr(demo, file), process_of(daemon_of_roots.pid))
     cleanup.stop_daemon(demo)
     assert daemon_of_roots.poll() is None
@@ -136,7 +136,7 @@ def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_
 def test_the_daemon_of_another_rehearsal_is_not_ours(shared, module):
     """Same program, also under its former name, same user, another state directory."""
     demo = Layout.of("demo")
-    own_place.make(demo.root)
+    trusted_directory.make(demo.root)
     with subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root) + "2"], stdin=subprocess.PIPE
     ) as other, subprocess.Popen(
@@ -155,19 +155,19 @@ def test_a_process_that_was_started_a_moment_ago_is_known_by_its_words():
     """Its exec goes on when its starter already looks: of a hundred, some six showed no words yet."""
     for _ in range(100):
         with subprocess.Popen(["sleep", "60"]) as started:
-            assert processes.runs(process_of(started.pid), ["sleep", "60"])
+            assert processes.is_running_command(process_of(started.pid), ["sleep", "60"])
             started.kill()
 
 
 def test_a_users_process_that_says_it_is_the_daemon(shared):
     """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
     demo = Layout.of("demo")
-    own_place.make(demo.root)
+    trusted_directory.make(demo.root)
     words = ["-m", "hyperpod_rehearsal.daemon", "--state", str(demo.root)]
     argv = ["/usr/bin/python3", "-c", "input()", *words]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, user=ATTACKER) as theirs:
         process = identify(theirs.pid)
-        assert is_alive(process) and not processes.runs(process, words)
+        assert is_alive(process) and not processes.is_running_command(process, words)
         theirs.kill()
 
 

@@ -12,7 +12,7 @@ import click
 from driver import TRAIN, Driver
 
 from hyperpod_rehearsal import boot, processes, targets
-from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.machine import command_in_machine
 
 ADMIN, PACKAGES = "/opt/admin", "/opt/admin-packages"
 """Where nodes see what `shares` gives."""
@@ -48,7 +48,7 @@ def shares(place: Path) -> dict[Path, str]:
 
 def attach(driver: Driver, node: str, at: str) -> None:
     """Mount the disk in a machine. Its own root may make no devices; whoever enters it from this machine may."""
-    _, data = boot.running(driver.name)
+    _, data = boot.require_running(driver.name)
     (leader, *_) = processes.children(targets.find(data, node)["pid"])
     devices = [("/dev/loop-control", "c", "10", "237"), *((f"/dev/loop{n}", "b", "7", str(n)) for n in range(LOOPS))]
     for words in (
@@ -57,7 +57,7 @@ def attach(driver: Driver, node: str, at: str) -> None:
         ["mkdir", "-p", at],
         ["mount", "-o", "loop", DISK, at],
     ):
-        done = subprocess.run(inside(leader, words), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command_in_machine(leader, words), capture_output=True, text=True, timeout=60)
         assert not done.returncode or "File exists" in done.stderr, done.stderr
 
 

@@ -12,7 +12,7 @@ import pytest
 from driver import CONFIG, Driver, wait_until
 
 from hyperpod_rehearsal.layout import Layout
-from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.machine import command_in_machine
 from hyperpod_rehearsal.processes import children
 from hyperpod_rehearsal.targets import all_nodes
 
@@ -94,11 +94,11 @@ def ssh_closed(driver: Driver) -> Iterator[None]:
     leaders = [children(node["pid"])[0] for node in all_nodes(state)]
     try:
         for leader in leaders:
-            subprocess.run(inside(leader, ["systemctl", "stop", "ssh.service"]), check=True, timeout=60)
+            subprocess.run(command_in_machine(leader, ["systemctl", "stop", "ssh.service"]), check=True, timeout=60)
         yield
     finally:
         for leader in leaders:
-            subprocess.run(inside(leader, ["systemctl", "start", "ssh.service"]), check=True, timeout=60)
+            subprocess.run(command_in_machine(leader, ["systemctl", "start", "ssh.service"]), check=True, timeout=60)
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ import pytest
 from driver import Driver, wait_until
 
 from hyperpod_rehearsal import boot, processes, targets
-from hyperpod_rehearsal.machine import inside
+from hyperpod_rehearsal.machine import command_in_machine
 from hyperpod_rehearsal.network import set_link
 from tests.rehearsal import jobs
 from tests.support.output import output
@@ -94,13 +94,13 @@ def test_another_munge_key_is_the_nodes_fault_and_not_the_controllers(quiet: Dri
 
 def entered(driver: Driver, node: str, argv: List[str]) -> str:
     """A command in a machine that no network leads to."""
-    leaders = processes.children(targets.find(boot.running(driver.name)[1], node)["pid"])
-    return output(inside(leaders[0], argv), check=False)
+    leaders = processes.children(targets.find(boot.require_running(driver.name)[1], node)["pid"])
+    return output(command_in_machine(leaders[0], argv), check=False)
 
 
 @contextlib.contextmanager
 def cut_off(driver: Driver, node: str) -> Iterator[None]:
-    layout, state = boot.running(driver.name)
+    layout, state = boot.require_running(driver.name)
     identity = targets.find(state, node)["instance_id"]
     set_link(layout, identity, up=False)
     try:

@@ -156,11 +156,11 @@ def _of_packages(reason: str) -> bool:
 
 
 def machines() -> str:
-    return _machines([reason for reason in host.missing() if not _of_packages(reason)])
+    return _machines([reason for reason in host.missing_requirements() if not _of_packages(reason)])
 
 
 def machine_packages() -> str:
-    return _machines([reason for reason in host.missing() if _of_packages(reason)])
+    return _machines([reason for reason in host.missing_requirements() if _of_packages(reason)])
 
 
 def containers() -> str:

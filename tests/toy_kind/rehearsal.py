@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, mounts_anew, no_registry
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry, substitute_mount
 
 KIND = RehearsedMount(
     data="",
@@ -10,5 +10,5 @@ KIND = RehearsedMount(
     directories={},
     clients=("usr/sbin/mount.toy",),
     shown={"toy": ("toy", "{source}")},
-    another=mounts_anew("toy", "toy", "filer.example.com:/vol9"),
+    substitute_command=substitute_mount("toy", "toy", "filer.example.com:/vol9"),
 )

@@ -34,8 +34,8 @@ class Failed(Exception):
 def report(state: str, message: str = "") -> None:
     """Tell the control plane, which reads this file, how far the node is: Pending, Running or Failed."""
     by_descriptor.make_directories(os.path.dirname(STATUS))
-    words = json.dumps({"state": state, "message": message, "at": time.time()})
-    atomic_file.replace(STATUS, words.encode())
+    content = json.dumps({"state": state, "message": message, "at": time.time()})
+    atomic_file.replace(STATUS, content.encode())
 
 
 def already_created() -> bool:

@@ -82,9 +82,13 @@ def list_keys(who: AccessKey, endpoint: str, bucket: str, prefix: str, deadline:
     """All keys below a prefix. `deadline`: monotonic seconds until which a silent endpoint is tried again."""
     token = ""
     while True:
-        query = [("list-type", "2"), ("prefix", prefix)] + ([("continuation-token", token)] if token else [])
+        query = [("list-type", "2"), ("prefix", prefix)]
+        if token:
+            query.append(("continuation-token", token))
         page = ElementTree.fromstring(_get(who, endpoint, f"/{bucket}", query, deadline))
-        space = page.tag[: page.tag.index("}") + 1] if page.tag.startswith("{") else ""
+        space = ""
+        if page.tag.startswith("{"):
+            space = page.tag[: page.tag.index("}") + 1]
         for entry in page.iter(space + "Contents"):
             key = entry.findtext(space + "Key")
             if key:

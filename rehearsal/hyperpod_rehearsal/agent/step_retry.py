@@ -9,8 +9,8 @@ import subprocess
 
 from hyperpod_kit.untrusted import by_descriptor
 
-MARK = "/opt/sagemaker_cluster"
-PLUGIN = MARK + "/hyperpod_auto_resume.so"
+CLUSTER_DIRECTORY = "/opt/sagemaker_cluster"
+PLUGIN = CLUSTER_DIRECTORY + "/hyperpod_auto_resume.so"
 SOURCE = "/usr/lib/hyperpod-kit-rehearsal/hyperpod_rehearsal/standins/step_retry/plugin.c"
 PLUGSTACK = "/opt/slurm/etc/plugstack.conf"
 GRES = "/opt/slurm/etc/gres.conf"
@@ -19,7 +19,7 @@ UNIT = "sagemaker-cluster-agent.service"
 
 def install(controller: bool) -> None:
     """Before any Slurm daemon starts. Raises subprocess.SubprocessError, OSError."""
-    by_descriptor.make_directories(MARK)
+    by_descriptor.make_directories(CLUSTER_DIRECTORY)
     partial = PLUGIN + ".partial"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", partial, SOURCE], check=True, timeout=120)
     by_descriptor.rename(partial, PLUGIN)

@@ -100,10 +100,10 @@ def up(
             trees=trees,
             profile=PROFILES[profile],
         )
-    _, data = boot.running(name)
+    _, data = boot.require_running(name)
     if not quiet:
         print_fidelity()
-    warning = host.warning_of_others(host.other_users())
+    warning = host.other_users_warning(host.other_users())
     if warning:
         output.say(warning)
     state = "up already"
@@ -130,7 +130,7 @@ def env(name: str) -> None:
     """
     from hyperpod_rehearsal import boot, targets
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     for key, value in targets.environment(layout, data).items():
         output.document(f"export {key}={shlex.quote(value)}")
 
@@ -147,7 +147,7 @@ def status(name: str, as_json: bool) -> None:
     """
     from hyperpod_rehearsal import boot, targets
 
-    _, data = boot.running(name)
+    _, data = boot.require_running(name)
     for cluster in data["clusters"]:
         for node in cluster["nodes"]:
             if targets.is_running(node):
@@ -176,7 +176,7 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
     """
     from hyperpod_rehearsal import boot, targets
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     if command:
         remote_command = [shlex.join(command)]
     else:
@@ -200,7 +200,7 @@ def kill_node(name: str, node: str) -> None:
     """
     from hyperpod_rehearsal import boot, targets
 
-    _, data = boot.running(name)
+    _, data = boot.require_running(name)
     machine = targets.find(data, node)
     targets.kill(machine)
     output.out(f"killed {machine['place']}: {machine['host']} {machine['instance_id']}")
@@ -220,7 +220,7 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
     """
     from hyperpod_rehearsal import boot, cgroups, targets
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     machine = targets.find(data, node)
     cgroups.freeze(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
     verb = "froze"
@@ -244,7 +244,7 @@ def partition_node(name: str, node: str, heal: bool) -> None:
     from hyperpod_rehearsal import boot, targets
     from hyperpod_rehearsal.network import set_link
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     machine = targets.find(data, node)
     set_link(layout, machine["instance_id"], up=heal)
     verb = "cut off"
@@ -273,9 +273,9 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
 
     if undo and fault not in mount_faults.UNDO:
         raise click.UsageError(f"{fault} is not taken back: the node repairs it")
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     for path in paths:
-        at = mount_faults.spot(layout, targets.find(data, node), path)
+        at = mount_faults.find_mount_point(layout, targets.find(data, node), path)
         table = mount_faults.FAULTS
         if undo:
             table = mount_faults.UNDO
@@ -299,7 +299,7 @@ def replace_node(name: str, node: str) -> None:
     from hyperpod_rehearsal import boot, targets
     from hyperpod_rehearsal.keys import Keys
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     key = Keys.load(layout.root).admin
     machine = targets.find(data, node)
     client = boto3.client(
@@ -327,7 +327,7 @@ def logs(name: str, node: str) -> None:
     """
     from hyperpod_rehearsal import boot, targets
 
-    layout, data = boot.running(name)
+    layout, data = boot.require_running(name)
     for title, text in targets.logs(layout, data, node):
         output.out(f"==> {title} <==")
         output.out(text)

@@ -17,7 +17,10 @@ class Progress:
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
-        self._status = self._console.status("") if self._console.is_terminal else None
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+        else:
+            self._status = None
         self._started = time.monotonic()
         self._last = ""
 
@@ -105,12 +108,12 @@ def print_status(data: dict[str, Any]) -> None:
 
 def sandbox_lines(result: SandboxResult) -> Iterator[str]:
     """A sandbox run for a person: output and recorded commands per role, then what was not exercised."""
-    from hyperpod_rehearsal.sandbox import is_question
+    from hyperpod_rehearsal.sandbox import is_query
 
     for run in result.runs:
         yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
         yield from (f"  {line}" for line in run.output.splitlines())
-        changes = [command for command in run.commands if not is_question(command)]
+        changes = [command for command in run.commands if not is_query(command)]
         question_count = len(run.commands) - len(changes)
         yield f"  {len(changes)} commands were recorded instead of run (and {question_count} that only ask):"
         yield from (f"    {shlex.join(command)}" for command in changes)

@@ -24,7 +24,7 @@ ROUTES = (
 NUMBERS = ("MaxResults", "MaxItems")
 
 
-def answer(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+def handle_call(service: EfsService, method: str, target: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
     """(status, headers, JSON) of one call; never raises."""
     try:
         status, result = _call(service, method, target, body)
@@ -47,7 +47,7 @@ def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[i
             key: int(value) if key in NUMBERS and value.isdigit() else value
             for key, value in parse_qsl(url.query, keep_blank_values=True)
         }
-        request = {**query, **_object(body), **match.groupdict()}
+        request = {**query, **_parse_object(body), **match.groupdict()}
         refused = request_shape.problems("efs", operation, request)
         if refused:
             raise EfsError(400, "BadRequest", "; ".join(map(str, refused)))
@@ -55,11 +55,11 @@ def _call(service: EfsService, method: str, target: str, body: bytes) -> tuple[i
     raise EfsError(400, "BadRequest", f"the rehearsal does not implement {method} {url.path}")
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body or b"{}")
+        request = json.loads(body or b"{}")
     except ValueError as err:
         raise EfsError(400, "BadRequest", f"the body is no JSON: {err}") from None
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise EfsError(400, "BadRequest", "the body is no JSON object")
-    return found
+    return request

@@ -57,7 +57,7 @@ class EfsService:
     def _write(self, registry: Mapping[str, Any]) -> None:
         state.write_json(self._path, registry, 0o644)
 
-    def _of_file_system(self, file_system: str) -> dict[str, Any]:
+    def _registry_with(self, file_system: str) -> dict[str, Any]:
         """The registry, for a request about that file system."""
         registry = self._read()
         if file_system not in registry["file_systems"]:
@@ -65,7 +65,7 @@ class EfsService:
         return registry
 
     def _create_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._of_file_system(request["FileSystemId"])
+        registry = self._registry_with(request["FileSystemId"])
         for name, point in registry["access_points"].items():
             if point.get("ClientToken") == request["ClientToken"]:
                 raise EfsError(
@@ -77,24 +77,26 @@ class EfsService:
         name = f"fsap-{secrets.token_hex(9)[:17]}"
         registry["access_points"][name] = {"RootDirectory": {"Path": "/"}, **request}
         self._write(registry)
-        return _described(name, registry["access_points"][name])
+        return _description(name, registry["access_points"][name])
 
     def _describe_access_points(self, request: Mapping[str, Any]) -> dict[str, Any]:
         points = self._read()["access_points"]
-        wanted = request.get("AccessPointId")
-        if wanted is not None and wanted not in points:
-            raise EfsError(404, "AccessPointNotFound", f"Access point {wanted} does not exist.")
+        requested = request.get("AccessPointId")
+        if requested is not None and requested not in points:
+            raise EfsError(404, "AccessPointNotFound", f"Access point {requested} does not exist.")
         if "FileSystemId" in request:
-            self._of_file_system(request["FileSystemId"])
+            self._registry_with(request["FileSystemId"])
         names = [
             name
             for name in sorted(points)
-            if wanted in (None, name) and request.get("FileSystemId") in (None, points[name]["FileSystemId"])
+            if requested in (None, name) and request.get("FileSystemId") in (None, points[name]["FileSystemId"])
         ]
         start = int(request.get("NextToken") or 0)
         end = start + request.get("MaxResults", PAGE)
-        answer: dict[str, Any] = {"AccessPoints": [_described(name, points[name]) for name in names[start:end]]}
-        return {**answer, "NextToken": str(end)} if end < len(names) else answer
+        response: dict[str, Any] = {"AccessPoints": [_description(name, points[name]) for name in names[start:end]]}
+        if end < len(names):
+            return {**response, "NextToken": str(end)}
+        return response
 
     def _delete_access_point(self, request: Mapping[str, Any]) -> dict[str, Any]:
         registry = self._read()
@@ -104,8 +106,11 @@ class EfsService:
         return {}
 
     def _describe_file_systems(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = request.get("FileSystemId")
-        registry = self._of_file_system(wanted) if wanted else self._read()
+        requested = request.get("FileSystemId")
+        if requested:
+            registry = self._registry_with(requested)
+        else:
+            registry = self._read()
         return {
             "FileSystems": [
                 {
@@ -122,19 +127,19 @@ class EfsService:
                     "Tags": [],
                 }
                 for name in registry["file_systems"]
-                if wanted in (None, name)
+                if requested in (None, name)
             ]
         }
 
     def _describe_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = request["FileSystemId"]
-        policy = self._of_file_system(name)["policies"].get(name)
+        policy = self._registry_with(name)["policies"].get(name)
         if policy is None:
             raise EfsError(404, "PolicyNotFound", f"File system {name} has no policy: EFS's default is in force.")
         return {"FileSystemId": name, "Policy": json.dumps(policy)}
 
     def _put_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._of_file_system(request["FileSystemId"])
+        registry = self._registry_with(request["FileSystemId"])
         try:
             policy = json.loads(request["Policy"])
             file_system_policy.check(policy)
@@ -147,13 +152,13 @@ class EfsService:
         return {"FileSystemId": request["FileSystemId"], "Policy": request["Policy"]}
 
     def _delete_policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registry = self._of_file_system(request["FileSystemId"])
+        registry = self._registry_with(request["FileSystemId"])
         registry["policies"].pop(request["FileSystemId"], None)
         self._write(registry)
         return {}
 
 
-def _described(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
+def _description(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
     named = next((tag["Value"] for tag in point.get("Tags", []) if tag["Key"] == "Name"), None)
     return {
         **point,

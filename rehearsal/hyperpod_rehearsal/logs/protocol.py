@@ -16,7 +16,7 @@ OPERATIONS: dict[str, Callable[[LogsService, Mapping[str, Any]], dict[str, Any]]
 }
 
 
-def answer(service: LogsService, target: str, body: bytes) -> tuple[int, bytes]:
+def handle_call(service: LogsService, target: str, body: bytes) -> tuple[int, bytes]:
     """HTTP status and JSON body for one call; never raises."""
     try:
         result = _call(service, target[len(TARGET_PREFIX) :], body)

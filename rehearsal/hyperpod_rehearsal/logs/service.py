@@ -20,7 +20,7 @@ from hyperpod_rehearsal.layout import Layout
 from hyperpod_rehearsal.node_files import PROVISION_LOG
 
 PAGE = 1000
-LONGEST = 16 << 20
+MAX_LOG_BYTES = 16 << 20
 """Bytes of a log that are looked at, from its end."""
 
 PATTERN = re.compile(r'\{ *\$\.(\w+) *= *"([^"]*)" *\}')
@@ -59,33 +59,35 @@ class LogsService:
         named, prefix = request.get("logStreamNames"), request.get("logStreamNamePrefix", "")
         if named and prefix:
             raise LogsError("InvalidParameterException", "Only one of logStreamNames and logStreamNamePrefix is taken.")
-        wanted = _matcher(request.get("filterPattern", ""))
+        matches = _matcher(request.get("filterPattern", ""))
         begin, end = request.get("startTime", 0), request.get("endTime", 1 << 62)
-        found = [
-            event
-            for stream, path in self._streams(cluster)
-            if stream.startswith(prefix) and (not named or stream in named)
-            for event in _events(stream, path)
-            if begin <= event.at < end and wanted(event.message)
-        ]
-        found.sort(key=lambda event: event.at)
-        start = _number(request.get("nextToken"))
+        events: list[LogEvent] = []
+        for stream, path in self._streams(cluster):
+            if stream.startswith(prefix) and (not named or stream in named):
+                events += [
+                    event for event in _events(stream, path) if begin <= event.at < end and matches(event.message)
+                ]
+        events.sort(key=lambda event: event.at)
+        start = _parse_token(request.get("nextToken"))
         stop = start + request.get("limit", PAGE)
         page = [
             {"logStreamName": event.stream, "eventId": str(start + number), **event.to_dict()}
-            for number, event in enumerate(found[start:stop])
+            for number, event in enumerate(events[start:stop])
         ]
-        return {"events": page, **({"nextToken": str(stop)} if stop < len(found) else {})}
+        return {"events": page, **({"nextToken": str(stop)} if stop < len(events) else {})}
 
     def get_log_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The last lines, or from the first one. Raises LogsError."""
         cluster, stream = self._cluster(request["logGroupName"]), request["logStreamName"]
-        path = dict(self._streams(cluster)).get(stream) or self._of_one_that_is_gone(stream)
+        path = dict(self._streams(cluster)).get(stream) or self._retained_log(stream)
         if path is None:
             raise LogsError("ResourceNotFoundException", "The specified log stream does not exist.")
         events = list(_events(stream, path))
         limit = request.get("limit", PAGE)
-        page = events[:limit] if request.get("startFromHead") else events[-limit:]
+        if request.get("startFromHead"):
+            page = events[:limit]
+        else:
+            page = events[-limit:]
         shown = [event.to_dict() for event in page]
         return {"events": shown, "nextForwardToken": f"f/{len(events)}", "nextBackwardToken": "b/0"}
 
@@ -101,10 +103,12 @@ class LogsService:
             if path.is_file():
                 yield f"LifecycleConfig/{node.group}/{node.instance_id}", path
 
-    def _of_one_that_is_gone(self, stream: str) -> Optional[Path]:
+    def _retained_log(self, stream: str) -> Optional[Path]:
         instance = stream.rpartition("/")[2]
         path = self._layout.logs / instance / Path(PROVISION_LOG).name
-        return path if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file() else None
+        if re.fullmatch(r"i-[0-9a-f]+", instance) and path.is_file():
+            return path
+        return None
 
 
 def _events(stream: str, path: Path) -> Iterator[LogEvent]:
@@ -115,8 +119,8 @@ def _events(stream: str, path: Path) -> Iterator[LogEvent]:
         return
     with open(handle, "rb") as file:
         status = os.fstat(handle)
-        file.seek(max(0, status.st_size - LONGEST))
-        lines = file.read(LONGEST).decode(errors="replace").splitlines()
+        file.seek(max(0, status.st_size - MAX_LOG_BYTES))
+        lines = file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
     at = int(status.st_mtime * 1000)
     for line in lines:
         at = _time(line) or at
@@ -149,7 +153,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
     return holds
 
 
-def _number(token: Any) -> int:
+def _parse_token(token: Any) -> int:
     if token is None:
         return 0
     if not str(token).isdigit():

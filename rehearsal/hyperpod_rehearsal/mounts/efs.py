@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, access_points, mounts_anew
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, access_points, substitute_mount
 
 EFS_ID, OTHER_EFS_ID = "fs-0123456789abcdef0", "fs-0fedcba9876543210"
 HOMES_EFS_ID = "fs-0a1b2c3d4e5f60718"
@@ -26,5 +26,5 @@ KIND = RehearsedMount(
     directories=dict.fromkeys((EFS_ID, OTHER_EFS_ID, HOMES_EFS_ID), 0o755),
     clients=("usr/sbin/mount.efs",),
     shown={"efs": ("nfs4", "127.0.0.1:/")},
-    another=mounts_anew("fuse.efs", "efs", "-o", "tls", f"{OTHER_EFS_ID}:/"),
+    substitute_command=substitute_mount("fuse.efs", "efs", "-o", "tls", f"{OTHER_EFS_ID}:/"),
 )

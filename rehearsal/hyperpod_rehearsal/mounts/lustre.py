@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, mounts_anew
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, substitute_mount
 
 LUSTRE_DNS_NAME = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"
 LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME = "abcdefgh", "hgfedcba"
@@ -22,5 +22,5 @@ KIND = RehearsedMount(
     directories=dict.fromkeys((LUSTRE_MOUNT_NAME, OTHER_LUSTRE_MOUNT_NAME), 0o1777),
     clients=("usr/sbin/mount.lustre",),
     shown={"lustre": ("lustre", "10.0.0.1@tcp:/{name}")},
-    another=mounts_anew("fuse.lustre", "lustre", f"{LUSTRE_DNS_NAME}@tcp:/{OTHER_LUSTRE_MOUNT_NAME}"),
+    substitute_command=substitute_mount("fuse.lustre", "lustre", f"{LUSTRE_DNS_NAME}@tcp:/{OTHER_LUSTRE_MOUNT_NAME}"),
 )

@@ -9,7 +9,7 @@ from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, no_registry
 BUCKETS = ("sagemaker-hyperpod-kit-demo", "sagemaker-hyperpod-kit-data")
 
 
-def another(fs_type: str, serving: List[str]) -> Optional[List[str]]:
+def substitute_command(fs_type: str, serving: List[str]) -> Optional[List[str]]:
     """The other bucket. The kernel shows no more than `fuse`."""
     if fs_type != "fuse" or "mount-s3" not in serving:
         return None
@@ -22,5 +22,5 @@ KIND = RehearsedMount(
     directories={},
     clients=("usr/bin/mount-s3",),
     shown={},
-    another=another,
+    substitute_command=substitute_command,
 )

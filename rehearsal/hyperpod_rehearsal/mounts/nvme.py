@@ -10,5 +10,5 @@ KIND = RehearsedMount(
     directories={},
     clients=(),
     shown={},
-    another=lambda fs_type, serving: None,
+    substitute_command=lambda fs_type, serving: None,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, mounts_anew
+from hyperpod_rehearsal.mounts.rehearsed import RehearsedMount, substitute_mount
 
 OPENZFS_DNS_NAME = "fs-0123456789fedcba0.fsx.us-east-1.amazonaws.com"
 OTHER_OPENZFS_DNS_NAME = "fs-0abcdef9876543210.fsx.us-east-1.amazonaws.com"
@@ -25,5 +25,5 @@ KIND = RehearsedMount(
     },
     clients=("usr/sbin/mount.nfs",),
     shown={"nfs": ("nfs4", "{source}")},
-    another=mounts_anew("fuse.nfs4", "nfs", f"{OTHER_OPENZFS_DNS_NAME}:{OPENZFS_EXPORT}"),
+    substitute_command=substitute_mount("fuse.nfs4", "nfs", f"{OTHER_OPENZFS_DNS_NAME}:{OPENZFS_EXPORT}"),
 )

@@ -15,8 +15,9 @@ class RehearsedMount:
     mode; clients: paths in a node's root of the programs that mount it, and that the sandbox puts there;
     shown: TYPE of `mount -t TYPE` -> (file system type, source) as the kernel lists such a mount in the sandbox, where
     `{name}` stands for what is behind the last `:/` of the source, `{source}` for all of it;
-    another: the command, but for the path, that mounts something else of this kind in the place of a mount of that file
-    system type which this process serves (words of its command line); None when that mount is of another kind.
+    substitute_command: the command, but for the path, that mounts something else of this kind in the place of a mount
+    of that file system type which this process serves (words of its command line); None when that mount is of another
+    kind.
     """
 
     data: str
@@ -24,7 +25,7 @@ class RehearsedMount:
     directories: Mapping[str, int]
     clients: Tuple[str, ...]
     shown: Mapping[str, Tuple[str, str]]
-    another: Callable[[str, List[str]], Optional[List[str]]]
+    substitute_command: Callable[[str, List[str]], Optional[List[str]]]
 
 
 def no_registry(gateway: str) -> Mapping[str, Any]:
@@ -32,9 +33,9 @@ def no_registry(gateway: str) -> Mapping[str, Any]:
     return {}
 
 
-def mounts_anew(fs_type: str, *words: str) -> Callable[[str, List[str]], Optional[List[str]]]:
-    """An `another` for mounts of that file system type: `mount -t WORDS`."""
-    return lambda there, serving: ["/usr/bin/mount", "-t", *words] if there == fs_type else None
+def substitute_mount(fs_type: str, *arguments: str) -> Callable[[str, List[str]], Optional[List[str]]]:
+    """A `substitute_command` for mounts of that file system type: `mount -t ARGUMENTS`."""
+    return lambda mounted_type, serving: ["/usr/bin/mount", "-t", *arguments] if mounted_type == fs_type else None
 
 
 def access_points(point: str, file_system: str) -> Dict[str, Any]:

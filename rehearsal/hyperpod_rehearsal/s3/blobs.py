@@ -64,6 +64,6 @@ def write_document(path: Path, content: Any) -> None:
 
 def read_documents(root: Path, pattern: str) -> list[tuple[Path, Any]]:
     """Every JSON document under `root` that matches; half-written leftovers are removed on the way."""
-    for left in root.glob(f"{pattern}.*.partial"):
-        by_descriptor.unlink(left, missing_ok=True)
+    for leftover in root.glob(f"{pattern}.*.partial"):
+        by_descriptor.unlink(leftover, missing_ok=True)
     return [(path, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(root.glob(pattern))]

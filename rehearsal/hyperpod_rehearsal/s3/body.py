@@ -6,9 +6,9 @@ import hashlib
 import re
 from typing import Iterator, Mapping, Optional, Protocol
 
+from hyperpod_rehearsal.s3.body_signature import BodySignature
 from hyperpod_rehearsal.s3.errors import S3Error
 from hyperpod_rehearsal.s3.faults import Throttle
-from hyperpod_rehearsal.s3.seal import BodySeal
 
 CHUNK = 1 << 20
 LINE = 8 << 10
@@ -32,10 +32,10 @@ class Stream(Protocol):
 class RequestBody:
     """Iterate over it once. Raises S3Error IncompleteBody when the client goes away, InvalidRequest for bad framing."""
 
-    def __init__(self, stream: Stream, headers: Mapping[str, str], seal: Optional[BodySeal] = None) -> None:
-        """headers: with lower-case names; seal: what the signature says of the body."""
+    def __init__(self, stream: Stream, headers: Mapping[str, str], signature: Optional[BodySignature] = None) -> None:
+        """headers: with lower-case names; signature: what it says of the body."""
         self._stream = stream
-        self._seal = seal
+        self._signature = signature
         self._trailers: dict[str, str] = {}
         self.throttle = Throttle(0)
         self.read_bytes = 0
@@ -43,13 +43,22 @@ class RequestBody:
         self._aws_chunked = "aws-chunked" in headers.get("content-encoding", "") or headers.get(
             "x-amz-content-sha256", ""
         ).startswith("STREAMING-")
-        self._left = 0 if self._http_chunked else int(headers.get("content-length") or 0)
-        chunks = self._read_http_chunked() if self._http_chunked else self._read_plain()
-        self._chunks = chunks if seal is None else seal.watched(chunks)
+        if self._http_chunked:
+            self._remaining = 0
+            chunks = self._read_http_chunked()
+        else:
+            self._remaining = int(headers.get("content-length") or 0)
+            chunks = self._read_plain()
+        if signature is None:
+            self._chunks = chunks
+        else:
+            self._chunks = signature.verify_digest(chunks)
         self._buffer = bytearray()
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._read_aws_chunked() if self._aws_chunked else self._chunks
+        if self._aws_chunked:
+            return self._read_aws_chunked()
+        return self._chunks
 
     def trailers(self) -> dict[str, str]:
         """The trailers, lower-case names; complete once the body was read."""
@@ -88,9 +97,9 @@ class RequestBody:
         return data
 
     def _read_plain(self) -> Iterator[bytes]:
-        while self._left:
-            data = self._account(self._stream.read(min(self._left, CHUNK, self.throttle.chunk)))
-            self._left -= len(data)
+        while self._remaining:
+            data = self._account(self._stream.read(min(self._remaining, CHUNK, self.throttle.chunk)))
+            self._remaining -= len(data)
             yield data
 
     def _read_http_chunked(self) -> Iterator[bytes]:
@@ -132,7 +141,7 @@ class RequestBody:
             size = _hex_size(header)
             digest = hashlib.sha256()
             if not size:
-                self._sealed(header, digest.hexdigest())
+                self._check_chunk(header, digest.hexdigest())
                 break
             while size:
                 if not self._buffer and not self._fill():
@@ -140,10 +149,10 @@ class RequestBody:
                 data = bytes(self._buffer[:size])
                 del self._buffer[:size]
                 size -= len(data)
-                if self._seal is not None and self._seal.signed_chunks:
+                if self._signature is not None and self._signature.signed_chunks:
                     digest.update(data)
                 yield data
-            self._sealed(header, digest.hexdigest())
+            self._check_chunk(header, digest.hexdigest())
             while len(self._buffer) < 2 and self._fill():
                 pass
             del self._buffer[:2]
@@ -155,14 +164,14 @@ class RequestBody:
                 raise S3Error(400, "InvalidRequest", f"more than {TRAILERS} trailers")
             name, _, value = line.decode("latin-1").partition(":")
             self._trailers[name.strip().lower()] = value.strip()
-        if self._seal is not None:
-            self._seal.trailers(self._trailers)
+        if self._signature is not None:
+            self._signature.check_trailers(self._trailers)
         for _ in self._chunks:
             pass
 
-    def _sealed(self, header: bytes, digest: str) -> None:
-        if self._seal is not None:
-            self._seal.chunk(header.partition(b";")[2], digest)
+    def _check_chunk(self, header: bytes, digest: str) -> None:
+        if self._signature is not None:
+            self._signature.check_chunk(header.partition(b";")[2], digest)
 
 
 def _hex_size(line: bytes) -> int:

@@ -116,7 +116,10 @@ class StoredBucket:
         """
         with self._lock:
             info = self.get(key)
-            end = info.size if last is None else min(last + 1, info.size)
+            if last is None:
+                end = info.size
+            else:
+                end = min(last + 1, info.size)
             ranges, start = [], 0
             for segment in info.segments:
                 low, high = max(first - start, 0), min(end - start, segment.size)

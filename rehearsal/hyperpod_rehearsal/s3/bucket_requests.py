@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Mapping
 from urllib.parse import quote
 
 from hyperpod_rehearsal.s3 import xml
@@ -91,6 +92,22 @@ def bucket_request(store: StoredBuckets, request: S3Request) -> Response:
     return list_objects(bucket, request)
 
 
+def _start_of_version_1(query: Mapping[str, str], delimiter: str) -> str:
+    """The key behind which a page of ListObjects begins."""
+    after = query.get("marker", "")
+    # The marker of a truncated page may be a common prefix, which must not be listed a second time.
+    if delimiter and after.endswith(delimiter):
+        after += LAST
+    return after
+
+
+def _start_of_version_2(query: Mapping[str, str], token: str) -> str:
+    """The key behind which a page of ListObjectsV2 begins."""
+    if token:
+        return _read_token(token)
+    return query.get("start-after", "")
+
+
 def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
     """ListObjects and ListObjectsV2."""
     query = request.query
@@ -98,19 +115,18 @@ def list_objects(bucket: StoredBucket, request: S3Request) -> Response:
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     limit = min(request.integer("max-keys", 1000), 1000)
     token = query.get("continuation-token", "")
-    if not version_2:
-        after = query.get("marker", "")
-        # The marker of a truncated page may be a common prefix, which must not be listed a second time.
-        if delimiter and after.endswith(delimiter):
-            after += LAST
+    if version_2:
+        after = _start_of_version_2(query, token)
     else:
-        after = _read_token(token) if token else query.get("start-after", "")
+        after = _start_of_version_1(query, delimiter)
     page = list_page(bucket.sorted_keys(), prefix, delimiter, after, limit)
     infos = [info for info in map(bucket.find, page.keys) if info is not None]
     encoded = query.get("encoding-type") == "url"
 
     def name(text: str) -> str:
-        return quote(text, safe="/") if encoded else text
+        if encoded:
+            return quote(text, safe="/")
+        return text
 
     parts = [
         xml.tag("Name", bucket.name),

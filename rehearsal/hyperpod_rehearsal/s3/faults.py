@@ -143,7 +143,9 @@ class Throttle:
     @property
     def chunk(self) -> int:
         """How many bytes to move at a time, so that the stream stays even."""
-        return 1 << 24 if not self._bandwidth else max(1 << 12, min(1 << 20, int(self._bandwidth / 10)))
+        if not self._bandwidth:
+            return 1 << 24
+        return max(1 << 12, min(1 << 20, int(self._bandwidth / 10)))
 
     def passed(self, count: int) -> None:
         """Account for `count` bytes, and wait until they are due."""

@@ -19,7 +19,7 @@ from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.s3.xml import error_document
 
 
-def answer(store: StoredBuckets, request: S3Request) -> Response:
+def route_request(store: StoredBuckets, request: S3Request) -> Response:
     """The answer to a request. Raises S3Error."""
     if not request.bucket:
         if request.method != "GET":
@@ -63,11 +63,11 @@ class S3Handler(FrontDoor):
             key,
             dict(parse_qsl(url.query, keep_blank_values=True)),
             headers,
-            RequestBody(self.rfile, headers, self.seal),
-            self.closed(bucket),
+            RequestBody(self.rfile, headers, self.body_signature),
+            self.read_only_prefixes(bucket),
         )
         if bucket == CONTROL_PREFIX:
-            if not self.allowed("rehearsal:Control"):
+            if not self.authorize_admin("rehearsal:Control"):
                 self.close_connection = True
                 return
             self.send(control_request(self.store, request), Effect())
@@ -86,7 +86,10 @@ class S3Handler(FrontDoor):
         except OSError:
             self.close_connection = True  # the client went away
         finally:
-            moved = request.body.read_bytes if self.command in ("PUT", "POST") else sent
+            if self.command in ("PUT", "POST"):
+                moved = request.body.read_bytes
+            else:
+                moved = sent
             self.store.requests.add(
                 LoggedRequest(
                     time.time() - (time.monotonic() - started),
@@ -99,7 +102,7 @@ class S3Handler(FrontDoor):
                 )
             )
 
-    def closed(self, bucket: str) -> Sequence[str]:
+    def read_only_prefixes(self, bucket: str) -> Sequence[str]:
         """What keys of a bucket begin with that whoever asks may read only."""
         return ()
 
@@ -108,11 +111,14 @@ class S3Handler(FrontDoor):
         try:
             if effect.status:
                 raise S3Error(effect.status, effect.code, "a fault of the rehearsal")
-            return answer(self.store, request)
+            return route_request(self.store, request)
         except (ConnectionError, TimeoutError):
             raise  # the client's side broke, not ours
         except Exception as err:  # a full disk, say: the client must get an answer
-            failure = err if isinstance(err, S3Error) else S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
+            if isinstance(err, S3Error):
+                failure = err
+            else:
+                failure = S3Error(500, "InternalError", f"{type(err).__name__}: {err}")
             return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
     def send(self, response: Response, effect: Effect) -> int:
@@ -137,16 +143,16 @@ class S3Handler(FrontDoor):
             for item in response.ranges:
                 offset, end = item.offset, item.offset + item.length
                 while offset < end:
-                    wanted = min(end - offset, throttle.chunk)
+                    count = min(end - offset, throttle.chunk)
                     if effect.cut:
-                        self.connection.sendfile(item.file, offset, wanted // 2)
+                        self.connection.sendfile(item.file, offset, count // 2)
                         raise ConnectionAbortedError("a fault of the rehearsal")
-                    throttle.passed(wanted)  # before it is sent: the client must not be done too early
-                    count = self.connection.sendfile(item.file, offset, wanted)
-                    if count == 0:
+                    throttle.passed(count)  # before it is sent: the client must not be done too early
+                    sent_now = self.connection.sendfile(item.file, offset, count)
+                    if sent_now == 0:
                         raise OSError("a blob is shorter than its document says")
-                    offset += count
-                    sent += count
+                    offset += sent_now
+                    sent += sent_now
         finally:
             for item in response.ranges:
                 item.file.close()

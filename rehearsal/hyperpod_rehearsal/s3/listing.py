@@ -26,24 +26,27 @@ def list_page(
 
     A common prefix of which `after` is itself the last one given out (it ends in LAST then) is not repeated.
     """
-    found: list[str] = []
-    rolled: list[str] = []
+    keys_on_page: list[str] = []
+    common_prefixes: list[str] = []
     position = bisect.bisect_left(keys, prefix)
     if after:
         position = max(position, bisect.bisect_right(keys, after))
     last = after
     while position < len(keys) and keys[position].startswith(prefix):
         key = keys[position]
-        if len(found) + len(rolled) >= limit:
-            return ListingPage(tuple(found), tuple(rolled), last or None)
-        cut = key.find(delimiter, len(prefix)) if delimiter else -1
+        if len(keys_on_page) + len(common_prefixes) >= limit:
+            return ListingPage(tuple(keys_on_page), tuple(common_prefixes), last or None)
+        if delimiter:
+            cut = key.find(delimiter, len(prefix))
+        else:
+            cut = -1
         if cut >= 0:
             group = key[: cut + len(delimiter)]
-            rolled.append(group)
+            common_prefixes.append(group)
             last = group + LAST
             position = bisect.bisect_left(keys, last, position)
         else:
-            found.append(key)
+            keys_on_page.append(key)
             last = key
             position += 1
-    return ListingPage(tuple(found), tuple(rolled), None)
+    return ListingPage(tuple(keys_on_page), tuple(common_prefixes), None)

@@ -15,8 +15,8 @@ KEPT_HEADERS = ("content-type", "cache-control", "content-disposition", "content
 
 @dataclass(frozen=True)
 class S3Request:
-    """headers: lower-case names; query: decoded, last value of each name; key: empty for bucket requests; closed: what
-    keys of this bucket begin with that whoever asks may read only."""
+    """headers: lower-case names; query: decoded, last value of each name; key: empty for bucket requests;
+    read_only_prefixes: what keys of this bucket begin with that whoever asks may read only."""
 
     method: str
     bucket: str
@@ -24,11 +24,11 @@ class S3Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: RequestBody
-    closed: Sequence[str] = ()
+    read_only_prefixes: Sequence[str] = ()
 
     def may_write(self, key: str) -> bool:
         """Whether the object of that name is not closed to whoever asks."""
-        return not key.startswith(tuple(self.closed))
+        return not key.startswith(tuple(self.read_only_prefixes))
 
     def conditions(self) -> Conditions:
         """The conditional headers of a write."""

@@ -50,7 +50,7 @@ class Uploads:
         """The blobs that open uploads hold."""
         return {part.segment.blob for upload in self._open.values() for part in upload.parts.values()}
 
-    def begin(self, key: str, attributes: Attributes, algorithm: str, kind: str) -> Upload:
+    def create(self, key: str, attributes: Attributes, algorithm: str, kind: str) -> Upload:
         """Open an upload for `key`."""
         upload = Upload(uuid.uuid4().hex, key, time.time(), attributes, algorithm, kind)
         with self._lock:
@@ -88,15 +88,15 @@ class Uploads:
             self._blobs.discard([replaced.segment.blob])
         return part
 
-    def choose(self, upload: Upload, wanted: Sequence[tuple[int, str]]) -> list[UploadPart]:
+    def select_parts(self, upload: Upload, requested: Sequence[tuple[int, str]]) -> list[UploadPart]:
         """The parts that a completion names as (number, ETag). Raises S3Error where S3 would refuse."""
-        if not wanted:
+        if not requested:
             raise S3Error(400, "MalformedXML", "You must specify at least one part")
-        numbers = [number for number, _ in wanted]
+        numbers = [number for number, _ in requested]
         if any(later <= earlier for earlier, later in zip(numbers, numbers[1:])):
             raise S3Error(400, "InvalidPartOrder", "The list of parts was not in ascending order.")
         chosen = []
-        for number, etag in wanted:
+        for number, etag in requested:
             part = upload.parts.get(number)
             if part is None or part.etag != etag.strip('"'):
                 raise S3Error(400, "InvalidPart", f"Part {number} was not uploaded or its ETag does not match.")

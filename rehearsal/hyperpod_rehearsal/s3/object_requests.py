@@ -15,14 +15,14 @@ from hyperpod_rehearsal.s3.receive import receive
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.s3.upload_requests import upload_request
 
-LONGEST_KEY = 1024
+MAX_KEY_BYTES = 1024
 """Bytes of a key in UTF-8."""
 UNSUPPORTED = ("acl", "attributes", "retention", "legal-hold", "torrent", "restore", "select", "versionId")
 
 
 def object_request(store: StoredBuckets, request: S3Request) -> Response:
     """Every request whose path names a key."""
-    if len(request.key.encode("utf-8", "surrogateescape")) > LONGEST_KEY:
+    if len(request.key.encode("utf-8", "surrogateescape")) > MAX_KEY_BYTES:
         raise S3Error(400, "KeyTooLongError", "Your key is too long")
     bucket = store.bucket(request.bucket)
     unsupported = [name for name in UNSUPPORTED if name in request.query]
@@ -33,11 +33,9 @@ def object_request(store: StoredBuckets, request: S3Request) -> Response:
     if "tagging" in request.query:
         return _tagging(bucket, request)
     if request.method == "PUT":
-        return (
-            copy_object(store, bucket, request)
-            if "x-amz-copy-source" in request.headers
-            else put_object(bucket, request)
-        )
+        if "x-amz-copy-source" in request.headers:
+            return copy_object(store, bucket, request)
+        return put_object(bucket, request)
     if request.method == "DELETE":
         bucket.delete(request.key, request.conditions())
         return Response(204)
@@ -81,19 +79,24 @@ def copy_object(store: StoredBuckets, bucket: StoredBucket, request: S3Request) 
     source, key = copy_source(store, request)
     info, segments = bucket.copy_segments(source, key)
     try:
-        wanted = request.headers.get("x-amz-copy-source-if-match")
-        if wanted is not None and wanted.strip('"') != info.etag:
+        expected_etag = request.headers.get("x-amz-copy-source-if-match")
+        if expected_etag is not None and expected_etag.strip('"') != info.etag:
             raise precondition_failed("x-amz-copy-source-If-Match")
         replace = request.headers.get("x-amz-metadata-directive", "COPY").upper() == "REPLACE"
-        said = request.attributes()
-        attributes = said if replace else info.attributes.in_class(said.storage_class)
-        made = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
+        requested = request.attributes()
+        if replace:
+            attributes = requested
+        else:
+            attributes = info.attributes.in_class(requested.storage_class)
+        copied = bucket.commit(request.key, segments, info.etag, attributes, info.checksums, request.conditions())
     except BaseException:
         bucket.blobs.discard(segment.blob for segment in segments)
         raise
     return xml_response(
         xml.document(
-            "CopyObjectResult", xml.tag("LastModified", xml.timestamp(made.modified)), xml.tag("ETag", f'"{made.etag}"')
+            "CopyObjectResult",
+            xml.tag("LastModified", xml.timestamp(copied.modified)),
+            xml.tag("ETag", f'"{copied.etag}"'),
         )
     )
 
@@ -102,11 +105,11 @@ def get_object(bucket: StoredBucket, request: S3Request) -> Response:
     """GetObject and HeadObject: conditions, one range, one part."""
     info = bucket.get(request.key)
     headers = object_headers(info)
-    if not _passes(request, info):
+    if not _preconditions_hold(request, info):
         return Response(304, {"ETag": headers["ETag"], "Last-Modified": headers["Last-Modified"]})
     if request.method == "GET" and info.attributes.storage_class in ARCHIVED:
         raise S3Error(403, "InvalidObjectState", "The operation is not valid for the object's storage class")
-    first, last = wanted_bytes(request, info)
+    first, last = requested_range(request, info)
     partial = "range" in request.headers and (first, last) != (0, -1)
     if "partNumber" in request.query:
         partial = True
@@ -116,10 +119,10 @@ def get_object(bucket: StoredBucket, request: S3Request) -> Response:
         if info.checksums.values:
             headers["x-amz-checksum-type"] = info.checksums.kind
     if partial:
+        status = 206
         headers["Content-Range"] = f"bytes {first}-{last}/{info.size}"
     else:
-        first, last = 0, info.size - 1
-    status = 206 if partial else 200
+        status, first, last = 200, 0, info.size - 1
     if request.method == "HEAD":
         return Response(status, {**headers, "Content-Length": str(last - first + 1)})
     opened, ranges = bucket.open(request.key, first, last)
@@ -142,7 +145,7 @@ def object_headers(info: ObjectInfo) -> dict[str, str]:
     }
 
 
-def wanted_bytes(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
+def requested_range(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
     """First and last byte (inclusive) that a Range or a partNumber asks for; (0, -1) for the whole object.
 
     Raises S3Error InvalidRange, InvalidPart. A Range that is not understood counts for the whole, as in HTTP.
@@ -158,7 +161,10 @@ def wanted_bytes(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
         return 0, -1
     if match[1]:
         first = int(match[1])
-        last = min(int(match[2]), info.size - 1) if match[2] else info.size - 1
+        if match[2]:
+            last = min(int(match[2]), info.size - 1)
+        else:
+            last = info.size - 1
         if match[2] and int(match[2]) < first:
             return 0, -1
     else:
@@ -168,7 +174,7 @@ def wanted_bytes(request: S3Request, info: ObjectInfo) -> tuple[int, int]:
     return first, last
 
 
-def _passes(request: S3Request, info: ObjectInfo) -> bool:
+def _preconditions_hold(request: S3Request, info: ObjectInfo) -> bool:
     """False for 304 Not Modified. Raises S3Error PreconditionFailed."""
     headers = request.headers
     if "if-match" in headers:

@@ -39,8 +39,8 @@ def receive(
                     digest.update(chunk)
         claimed = {**checksums.from_headers(headers), **checksums.from_headers(trailers())}
         for algorithm, value in claimed.items():
-            known = digests.get(algorithm)
-            if known is not None and _decoded(value) != known.digest():
+            computed = digests.get(algorithm)
+            if computed is not None and _decoded(value) != computed.digest():
                 raise S3Error(
                     400, "BadDigest", f"The {algorithm.upper()} you specified did not match the calculated checksum."
                 )

@@ -82,6 +82,6 @@ class StoredBuckets:
 
     def list(self, bucket: str, prefix: str = "") -> list[ObjectInfo]:
         """The objects whose key starts with `prefix`, in order of their keys."""
-        found = self.bucket(bucket)
-        infos = (found.find(key) for key in found.sorted_keys() if key.startswith(prefix))
+        stored = self.bucket(bucket)
+        infos = (stored.find(key) for key in stored.sorted_keys() if key.startswith(prefix))
         return [info for info in infos if info is not None]

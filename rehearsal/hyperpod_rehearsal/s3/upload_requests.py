@@ -47,7 +47,7 @@ def _begin(bucket: StoredBucket, request: S3Request) -> Response:
     kind = request.headers.get("x-amz-checksum-type", "").upper() or (
         "FULL_OBJECT" if algorithm == "crc64nvme" else "COMPOSITE"
     )
-    upload = bucket.uploads.begin(request.key, request.attributes(), algorithm, kind)
+    upload = bucket.uploads.create(request.key, request.attributes(), algorithm, kind)
     headers = {}
     if algorithm:
         headers = {"x-amz-checksum-algorithm": algorithm.upper(), "x-amz-checksum-type": kind}
@@ -96,22 +96,22 @@ def _copied_bytes(store: StoredBuckets, request: S3Request) -> Iterator[bytes]:
     for item in ranges:
         with item.file as file:
             file.seek(item.offset)
-            left = item.length
-            while left:
-                data = file.read(min(left, 1 << 20))
-                left -= len(data)
+            remaining = item.length
+            while remaining:
+                data = file.read(min(remaining, 1 << 20))
+                remaining -= len(data)
                 yield data
 
 
 def _complete(bucket: StoredBucket, upload: Upload, request: S3Request) -> Response:
     root = xml.parse(request.body.read())
-    wanted = []
+    requested = []
     for element in xml.children(root, "Part"):
         number, etag = xml.text(element, "PartNumber"), xml.text(element, "ETag")
         if number is None or not number.isdigit() or etag is None:
             raise S3Error(400, "MalformedXML", "Each UploadPart needs a PartNumber and an ETag")
-        wanted.append((int(number), etag))
-    parts = bucket.uploads.choose(upload, wanted)
+        requested.append((int(number), etag))
+    parts = bucket.uploads.select_parts(upload, requested)
     conditions = request.conditions()
     check_write(conditions, bucket.find(upload.key))  # before the bytes are looked at once more
     sums = _object_checksums(bucket, upload, parts, request)
@@ -151,9 +151,9 @@ def _object_checksums(
     values = {}
     for algorithm in checksums.ALGORITHMS:
         of_parts = [part.checksums.get(algorithm) for part in parts]
-        known = [value for value in of_parts if value]
-        if len(known) == len(parts):
-            combined = checksums.composite(algorithm, known)
+        available = [value for value in of_parts if value]
+        if len(available) == len(parts):
+            combined = checksums.composite(algorithm, available)
             if combined is not None:
                 values[algorithm] = combined
     return Checksums(values, "COMPOSITE")

@@ -14,7 +14,10 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 def tag(name: str, content: object) -> str:
     """An element with text; booleans as S3 spells them."""
-    text = str(content).lower() if isinstance(content, bool) else str(content)
+    if isinstance(content, bool):
+        text = str(content).lower()
+    else:
+        text = str(content)
     return f"<{name}>{escape(text)}</{name}>"
 
 

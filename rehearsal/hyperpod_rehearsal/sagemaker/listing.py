@@ -38,23 +38,26 @@ def node_page(nodes: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) ->
 
 def event_page(events: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
     """The answer of ListClusterEvents: summaries, the newest first where no order is asked for."""
-    wanted = {
-        member: request[asked]
-        for asked, member in (
+    filters = {
+        member: request[parameter]
+        for parameter, member in (
             ("InstanceGroupName", "InstanceGroupName"),
             ("NodeId", "InstanceId"),
             ("ResourceType", "ResourceType"),
             ("OperationId", "OperationId"),
         )
-        if asked in request
+        if parameter in request
     }
     chosen = [
         {key: value for key, value in event.items() if key != "EventDetails"}
         for event in events
-        if all(event.get(member) == value for member, value in wanted.items())
+        if all(event.get(member) == value for member, value in filters.items())
         and _within(event["EventTime"], request, "EventTime")
     ]
-    ordered = chosen if request.get("SortOrder") == "Ascending" else chosen[::-1]
+    if request.get("SortOrder") == "Ascending":
+        ordered = chosen
+    else:
+        ordered = chosen[::-1]
     return _page("Events", ordered, request)
 
 
@@ -85,21 +88,23 @@ def _ordered(
 
 
 def _page(member: str, items: Sequence[Mapping[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
-    question = {name: value for name, value in sorted(request.items()) if name not in ("NextToken", "MaxResults")}
-    seal = hashlib.sha256(json.dumps(question).encode()).hexdigest()[:16]
-    start = _read_token(request["NextToken"], seal) if "NextToken" in request else 0
+    filters = {name: value for name, value in sorted(request.items()) if name not in ("NextToken", "MaxResults")}
+    request_digest = hashlib.sha256(json.dumps(filters).encode()).hexdigest()[:16]
+    start = 0
+    if "NextToken" in request:
+        start = _read_token(request["NextToken"], request_digest)
     end = start + request.get("MaxResults", PAGE)
-    answer: dict[str, Any] = {member: list(items[start:end])}
+    response: dict[str, Any] = {member: list(items[start:end])}
     if end < len(items):
-        answer["NextToken"] = base64.b64encode(f"{seal}:{end}".encode()).decode()
-    return answer
+        response["NextToken"] = base64.b64encode(f"{request_digest}:{end}".encode()).decode()
+    return response
 
 
-def _read_token(token: str, seal: str) -> int:
+def _read_token(token: str, request_digest: str) -> int:
     """The position that a token stands for. Raises ApiError when it belongs to another question."""
     try:
-        found, _, position = base64.b64decode(token, validate=True).decode("ascii").partition(":")
-        if found == seal:
+        token_digest, _, position = base64.b64decode(token, validate=True).decode("ascii").partition(":")
+        if token_digest == request_digest:
             return int(position)
     except (binascii.Error, ValueError):
         pass

@@ -16,16 +16,16 @@ class WrongType(Exception):
 
 def check_request(operation: str, request: Mapping[str, Any]) -> list[str]:
     """Every constraint that the request violates, in AWS's words. Raises WrongType."""
-    return list(_checked(service_model("sagemaker").operation_model(operation).input_shape, request))
+    return list(_violation_messages(service_model("sagemaker").operation_model(operation).input_shape, request))
 
 
-def check_answer(operation: str, answer: Mapping[str, Any]) -> list[str]:
+def check_response(operation: str, response: Mapping[str, Any]) -> list[str]:
     """Where an answer is not of the model's shape: members it does not know, required ones absent, wrong enum values.
 
     Raises WrongType.
     """
     shape = service_model("sagemaker").operation_model(operation).output_shape
-    return list(_checked(shape, answer, only=STRUCTURE))
+    return list(_violation_messages(shape, response, only=STRUCTURE))
 
 
 def validation_message(violations: list[str]) -> str:
@@ -34,33 +34,41 @@ def validation_message(violations: list[str]) -> str:
     return f"{count} validation error{'' if count == 1 else 's'} detected: {'; '.join(violations)}"
 
 
-def _checked(shape: Any, value: Any, only: Container[Constraint] = tuple(Constraint)) -> Iterator[str]:
-    for found in () if shape is None else violations(shape, value, null_is_absent=True):
-        path = _path(found.path)
-        if found.constraint is Constraint.TYPE:
-            wanted = _article(found.shape.type_name)
-            raise WrongType(f"{_json_kind(found.value)} can not be converted to {wanted} at '{path or 'request'}'")
-        if found.constraint is Constraint.REQUIRED:
+def _violation_messages(shape: Any, value: Any, only: Container[Constraint] = tuple(Constraint)) -> Iterator[str]:
+    for violation in () if shape is None else violations(shape, value, null_is_absent=True):
+        path = _path(violation.path)
+        if violation.constraint is Constraint.TYPE:
+            expected_type = _article(violation.shape.type_name)
+            raise WrongType(
+                f"{_json_kind(violation.value)} can not be converted to {expected_type} at '{path or 'request'}'"
+            )
+        if violation.constraint is Constraint.REQUIRED:
             yield f"Value null at '{path}' failed to satisfy constraint: Member must not be null"
-        elif found.constraint in only:
-            yield _failed(found.value, path, _words(found))
+        elif violation.constraint in only:
+            yield _violation_message(violation.value, path, _constraint_text(violation))
 
 
-def _words(found: Violation) -> str:
+def _constraint_text(violation: Violation) -> str:
     """The constraint in AWS's words."""
-    shape = found.shape
-    if found.constraint is Constraint.UNKNOWN_MEMBER:
+    shape = violation.shape
+    if violation.constraint is Constraint.UNKNOWN_MEMBER:
         return f"Member is not one of {sorted(shape.members)}"
-    if found.constraint is Constraint.ONE_MEMBER:
+    if violation.constraint is Constraint.ONE_MEMBER:
         return "Member must have exactly one of the union's members set"
-    if found.constraint is Constraint.ENUM:
+    if violation.constraint is Constraint.ENUM:
         return f"Member must satisfy enum value set: [{', '.join(shape.enum)}]"
-    if found.constraint is Constraint.PATTERN:
+    if violation.constraint is Constraint.PATTERN:
         return f"Member must satisfy regular expression pattern: {shape.metadata['pattern']}"
-    has_length = isinstance(found.value, (list, dict, str))
-    number = len(found.value) if has_length else found.value
+    has_length = isinstance(violation.value, (list, dict, str))
+    if has_length:
+        number = len(violation.value)
+    else:
+        number = violation.value
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
-    side, bound = ("greater", low) if low is not None and number < low else ("less", high)
+    if low is not None and number < low:
+        side, bound = ("greater", low)
+    else:
+        side, bound = ("less", high)
     return f"Member must have {'length' if has_length else 'value'} {side} than or equal to {bound}"
 
 
@@ -75,17 +83,19 @@ def _path(path: Path) -> str:
     return ".".join(steps[kind](name) for kind, name in path)
 
 
-def _failed(value: Any, path: str, constraint: str) -> str:
-    return f"Value '{_shown(value)}' at '{path}' failed to satisfy constraint: {constraint}"
+def _violation_message(value: Any, path: str, constraint: str) -> str:
+    return f"Value '{_java_text(value)}' at '{path}' failed to satisfy constraint: {constraint}"
 
 
-def _shown(value: Any) -> str:
+def _java_text(value: Any) -> str:
     """A value as Java prints it."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_java_text, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}={_shown(item)}" for key, item in value.items()) + "}"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return "{" + ", ".join(f"{key}={_java_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _json_kind(value: Any) -> str:

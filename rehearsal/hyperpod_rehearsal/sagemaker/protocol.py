@@ -10,8 +10,8 @@ from hyperpod_rehearsal.sagemaker.api import ApiError, ControlPlane
 from hyperpod_rehearsal.sagemaker.listing import cluster_page, event_details, event_page, node_page, tag_page
 from hyperpod_rehearsal.sagemaker.model import (
     WrongType,
-    check_answer,
     check_request,
+    check_response,
     validation_message,
 )
 
@@ -47,7 +47,7 @@ OPERATIONS: dict[str, Operation] = {
 """What is implemented; every other operation of SageMaker is refused by its name."""
 
 
-def answer(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]:
+def handle_call(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]:
     """HTTP status and JSON body for one call; never raises."""
     try:
         result = call(control, target, body)
@@ -60,7 +60,9 @@ def answer(control: ControlPlane, target: str, body: bytes) -> tuple[int, bytes]
 
 def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
     """Validate, hand over, check what comes back. Raises ApiError."""
-    name = target[len(TARGET_PREFIX) :] if target.startswith(TARGET_PREFIX) else ""
+    name = ""
+    if target.startswith(TARGET_PREFIX):
+        name = target[len(TARGET_PREFIX) :]
     if name not in service_model("sagemaker").operation_names:
         raise ApiError("UnknownOperationException", f"{target} is no operation of SageMaker")
     operation = OPERATIONS.get(name)
@@ -78,7 +80,7 @@ def call(control: ControlPlane, target: str, body: bytes) -> Mapping[str, Any]:
         raise ApiError("ValidationException", validation_message(violations))
     result = operation(control, request)
     try:
-        wrong = check_answer(name, result)
+        wrong = check_response(name, result)
     except WrongType as err:
         wrong = [str(err)]
     if wrong:

@@ -6,7 +6,7 @@ import threading
 import uuid
 from typing import Mapping, Sequence
 
-from hyperpod_rehearsal import other_services
+from hyperpod_rehearsal import unsupported_services
 from hyperpod_rehearsal.efs import protocol as efs_protocol
 from hyperpod_rehearsal.efs.service import EfsService
 from hyperpod_rehearsal.front_door import Listener
@@ -16,7 +16,7 @@ from hyperpod_rehearsal.logs.service import LogsService
 from hyperpod_rehearsal.s3.handler import S3Handler
 from hyperpod_rehearsal.s3.store import StoredBuckets
 from hyperpod_rehearsal.sagemaker.api import ControlPlane
-from hyperpod_rehearsal.sagemaker.protocol import TARGET_PREFIX, answer
+from hyperpod_rehearsal.sagemaker.protocol import TARGET_PREFIX, handle_call
 
 
 class EndpointHandler(S3Handler):
@@ -30,38 +30,40 @@ class EndpointHandler(S3Handler):
         """X-Amz-Target names a call of SageMaker, the signature's scope the service."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         body, target = self.read_body or b"", headers.get("x-amz-target", "")
-        service = self.claim.service if self.claim is not None else ""
+        service = ""
+        if self.claim is not None:
+            service = self.claim.service
         if service == "s3" and not target:
             self.serve_s3()
         elif service == "sagemaker" and target.startswith(TARGET_PREFIX):
-            if self.allowed(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
+            if self.authorize_admin(f"sagemaker:{target[len(TARGET_PREFIX) :]}"):
                 self._serve_sagemaker(target, body)
         elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
-            if self.allowed("elasticfilesystem:*"):
+            if self.authorize_admin("elasticfilesystem:*"):
                 self._serve_efs(self.efs, body)
         elif service == "logs" and self.logs is not None and target.startswith(logs_protocol.TARGET_PREFIX):
-            if self.allowed(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
-                self._send(*_json_1_1(logs_protocol.answer(self.logs, target, body)))
+            if self.authorize_admin(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
+                self._send(*_json_1_1(logs_protocol.handle_call(self.logs, target, body)))
         else:
-            self._send(*other_services.refusal(headers, body))
+            self._send(*unsupported_services.refusal(headers, body))
 
-    def closed(self, bucket: str) -> Sequence[str]:
+    def read_only_prefixes(self, bucket: str) -> Sequence[str]:
         """To nodes, what clusters run: whoever may write that is root on the next node."""
         if self.control is None or self.claim is None or not self.claim.key.node:
             return ()
-        return [prefix for name, prefix in self.control.lifecycle_places() if name == bucket]
+        return [prefix for name, prefix in self.control.lifecycle_script_locations() if name == bucket]
 
     do_PUT = do_POST = do_DELETE = do_HEAD = do_GET
 
     def _serve_sagemaker(self, target: str, body: bytes) -> None:
         if self.control is None:
-            told = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
+            response = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
-            told = answer(self.control, target, body)
-        self._send(*_json_1_1(told))
+            response = handle_call(self.control, target, body)
+        self._send(*_json_1_1(response))
 
     def _serve_efs(self, service: EfsService, body: bytes) -> None:
-        status, more, data = efs_protocol.answer(service, self.command, self.path, body)
+        status, more, data = efs_protocol.handle_call(service, self.command, self.path, body)
         self._send(status, {"Content-Type": "application/json", **more}, data)
 
     def _send(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
@@ -76,8 +78,8 @@ class EndpointHandler(S3Handler):
             self.wfile.write(data)
 
 
-def _json_1_1(told: tuple[int, bytes]) -> other_services.Answer:
-    return told[0], {"Content-Type": "application/x-amz-json-1.1"}, told[1]
+def _json_1_1(response: tuple[int, bytes]) -> unsupported_services.HttpResponse:
+    return response[0], {"Content-Type": "application/x-amz-json-1.1"}, response[1]
 
 
 class Server:

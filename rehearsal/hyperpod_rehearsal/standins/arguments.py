@@ -86,9 +86,9 @@ def named_file_system(argv: Sequence[str], program: str, source: Pattern[str]) -
     return match[1], match[2] or "/", positional[1], options
 
 
-def unknown_options(options: Dict[str, str], known: Sequence[str]) -> List[str]:
+def unknown_options(options: Dict[str, str], supported: Sequence[str]) -> List[str]:
     """Options that neither the helper nor mount(8) knows; systemd's own (x-...) are everyone's."""
-    return [name for name in options if name not in known and name not in IGNORED and not name.startswith("x-")]
+    return [name for name in options if name not in supported and name not in IGNORED and not name.startswith("x-")]
 
 
 def data_directory(kind: str) -> str:
@@ -101,7 +101,7 @@ def read_registry(kind: str) -> Dict[str, Any]:
     path = os.path.join(data_directory(kind), "registry.json")
     try:
         with open(path, encoding="utf-8") as file:
-            found: Dict[str, Any] = json.load(file)
-            return found
+            registry: Dict[str, Any] = json.load(file)
+            return registry
     except (OSError, ValueError) as err:
         raise StartFailed(f"the rehearsal's {path} cannot be read: {err}", 5) from err

@@ -85,10 +85,10 @@ def evaluate(policy: Optional[Mapping[str, Any]], file_system: str, client: Clie
 
 def check(policy: Mapping[str, Any]) -> None:
     """Raise UnsupportedPolicy for a policy that cannot be evaluated here, naming what cannot."""
-    found = statements(policy)
-    if not found:
+    policy_statements = statements(policy)
+    if not policy_statements:
         raise UnsupportedPolicy("the policy has no Statement")
-    for statement in found:
+    for statement in policy_statements:
         name = statement.get("Sid", "a statement")
         if statement.get("Effect") not in ("Allow", "Deny"):
             raise UnsupportedPolicy(f"{name}: Effect is {statement.get('Effect')}")
@@ -105,13 +105,18 @@ def check(policy: Mapping[str, Any]) -> None:
 
 def statements(policy: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The statements; a lone one needs no list."""
-    found = policy.get("Statement") or []
-    return [found] if isinstance(found, dict) else list(found)
+    policy_statements = policy.get("Statement") or []
+    if isinstance(policy_statements, dict):
+        return [policy_statements]
+    return list(policy_statements)
 
 
 def _principal_fits(statement: Mapping[str, Any], role: str) -> bool:
     principal = statement["Principal"]
-    names = _list(principal.get("AWS")) if isinstance(principal, dict) else [principal]
+    if isinstance(principal, dict):
+        names = _list(principal.get("AWS"))
+    else:
+        names = [principal]
     return "*" in names or (bool(role) and role in names)
 
 
@@ -123,8 +128,8 @@ def _conditions_fit(statement: Mapping[str, Any], context: Mapping[str, str]) ->
     for operator, tests in (statement.get("Condition") or {}).items():
         holds = _operator(operator)
         assert holds is not None
-        for key, wanted in tests.items():
-            if not holds(context.get(key.lower()), [str(value) for value in _list(wanted)]):
+        for key, expected in tests.items():
+            if not holds(context.get(key.lower()), [str(value) for value in _list(expected)]):
                 return False
     return True
 
@@ -133,24 +138,26 @@ def _operator(name: str) -> Optional[Callable[[Optional[str], List[str]], bool]]
     """Of a key that is not there only Null and ...IfExists hold."""
     if name.endswith("IfExists"):
         inner = _operator(name[: -len("IfExists")])
-        return (
-            None
-            if inner is None or name.startswith("Null")
-            else lambda have, wanted: have is None or inner(have, wanted)
-        )
+        if inner is None or name.startswith("Null"):
+            return None
+        return lambda actual, expected: actual is None or inner(actual, expected)
     return {
-        "Null": lambda have, wanted: (have is None) == (wanted[0].lower() == "true"),
-        "Bool": lambda have, wanted: have is not None and have in [value.lower() for value in wanted],
-        "StringEquals": lambda have, wanted: have is not None and have in wanted,
+        "Null": lambda actual, expected: (actual is None) == (expected[0].lower() == "true"),
+        "Bool": lambda actual, expected: actual is not None and actual in [value.lower() for value in expected],
+        "StringEquals": lambda actual, expected: actual is not None and actual in expected,
         "StringLike": _like,
         "ArnEquals": _like,
         "ArnLike": _like,
     }.get(name)
 
 
-def _like(have: Optional[str], wanted: List[str]) -> bool:
-    return have is not None and any(fnmatch.fnmatchcase(have, value) for value in wanted)
+def _like(actual: Optional[str], expected: List[str]) -> bool:
+    return actual is not None and any(fnmatch.fnmatchcase(actual, value) for value in expected)
 
 
 def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    if value is None:
+        return []
+    return [value]

@@ -28,7 +28,7 @@ from hyperpod_rehearsal.standins.passthrough.start import mount_directory
 from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.efs Version: 2.0.0+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
-KNOWN = (
+SUPPORTED_OPTIONS = (
     "tls",
     "notls",
     "accesspoint",
@@ -112,7 +112,9 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
 
     How EFS refuses writes to a client without ClientWrite is not documented; here the mount is read-only.
     """
-    role = file_system_policy.node_role() if "iam" in options else ""
+    role = ""
+    if "iam" in options:
+        role = file_system_policy.node_role()
     if "iam" in options and not role:
         raise StartFailed(
             "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
@@ -130,9 +132,9 @@ def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]
 
 
 def _check_options(options: Dict[str, str], path: str) -> None:
-    unknown = unknown_options(options, KNOWN)
-    if unknown:
-        raise StartFailed(f"mount.nfs4: an incorrect mount option was specified ({unknown[0]})", 32)
+    unsupported = unknown_options(options, SUPPORTED_OPTIONS)
+    if unsupported:
+        raise StartFailed(f"mount.nfs4: an incorrect mount option was specified ({unsupported[0]})", 32)
     if "accesspoint" in options and "tls" not in options:
         raise StartFailed('The "tls" option is required when mounting via "accesspoint"')
     if "accesspoint" in options and path != "/":

@@ -20,7 +20,7 @@ from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.start import mount_directory
 
 VERSION = "mount.lustre 2.15.0+standin (hyperpod-kit rehearsal stand-in, not the Lustre client)"
-KNOWN = (
+SUPPORTED_OPTIONS = (
     "noatime",
     "atime",
     "relatime",
@@ -51,16 +51,16 @@ def _mount(argv: Sequence[str]) -> int:
     match = SOURCE.fullmatch(source)
     if match is None:
         raise StartFailed(f"mount.lustre: {source} has an unknown format", 22)
-    unknown = unknown_options(options, KNOWN)
-    if unknown:
+    unsupported = unknown_options(options, SUPPORTED_OPTIONS)
+    if unsupported:
         raise StartFailed(
             f"mount.lustre: mount {source} at {target} failed: Invalid argument\n"
-            f"This may have multiple causes.\nIs the option '{unknown[0]}' known?",
+            f"This may have multiple causes.\nIs the option '{unsupported[0]}' known?",
             22,
         )
     server, name = match[1], match[2]
-    found = read_registry("fsx").get(name)
-    if found is None or server not in (found["dns"], found["ip"]):
+    file_system = read_registry("fsx").get(name)
+    if file_system is None or server not in (file_system["dns"], file_system["ip"]):
         raise StartFailed(
             f"mount.lustre: mount {source} at {target} failed: No such file or directory\n"
             f"Is the MGS specification correct?\nIs the filesystem name correct?",
@@ -72,7 +72,7 @@ def _mount(argv: Sequence[str]) -> int:
         os.path.join(data_directory("fsx"), name),
         target,
         program="mount.lustre",
-        source=f"{found['ip']}@tcp:/{name}",
+        source=f"{file_system['ip']}@tcp:/{name}",
         subtype="lustre",
         read_only="ro" in options,
         no_atime="noatime" in options,

@@ -20,7 +20,7 @@ from hyperpod_rehearsal.standins.fuse.background import StartFailed
 from hyperpod_rehearsal.standins.passthrough.start import mount_directory
 
 VERSION = "mount.nfs: (linux nfs-utils 2.6.2+standin; hyperpod-kit rehearsal stand-in, no NFS)"
-KNOWN = (
+SUPPORTED_OPTIONS = (
     "nfsvers",
     "vers",
     "minorversion",
@@ -78,19 +78,19 @@ def _mount(argv: Sequence[str]) -> int:
     server, colon, export = source.partition(":")
     if not colon or not export.startswith("/"):
         raise StartFailed(f"mount.nfs: remote share not in 'host:dir' format: {source}")
-    unknown = unknown_options(options, KNOWN)
+    unsupported = unknown_options(options, SUPPORTED_OPTIONS)
     version = options.get("nfsvers") or options.get("vers") or "4.2"
     connections = options.get("nconnect", "1")
-    if unknown or version not in VERSIONS or not connections.isdigit() or not 1 <= int(connections) <= 16:
+    if unsupported or version not in VERSIONS or not connections.isdigit() or not 1 <= int(connections) <= 16:
         raise StartFailed(
             "mount.nfs: an incorrect mount option was specified"
-            f" ({unknown[0] if unknown else f'nfsvers={version},nconnect={connections}'})",
+            f" ({unsupported[0] if unsupported else f'nfsvers={version},nconnect={connections}'})",
             32,
         )
-    found = read_registry("openzfs").get(server)
-    if found is None:
+    file_system = read_registry("openzfs").get(server)
+    if file_system is None:
         raise StartFailed(f"mount.nfs: Failed to resolve server {server}: Name or service not known", 32)
-    if export not in found["exports"]:
+    if export not in file_system["exports"]:
         raise StartFailed(f"mount.nfs: mounting {source} failed, reason given by server: No such file or directory", 32)
     if not os.path.isdir(target):
         raise StartFailed(f"mount.nfs: mount point {target} does not exist", 32)

@@ -26,7 +26,7 @@ from hyperpod_rehearsal.standins.proxy_state import ProxyState
 
 VERSION = "mount.s3files Version: 3.1.1+standin (hyperpod-kit rehearsal stand-in, not amazon-efs-utils)"
 REFUSED = ("az", "crossaccount", "notls", "stunnel", "capath")
-KNOWN = (
+SUPPORTED_OPTIONS = (
     "tls",
     "accesspoint",
     "iam",
@@ -70,9 +70,9 @@ def _mount(argv: Sequence[str]) -> int:
     refused = [f'"{name}"' for name in REFUSED if name in options]
     if refused:
         raise StartFailed(f"Unsupported mount options detected: {', '.join(refused)}")
-    unknown = unknown_options(options, KNOWN)
-    if unknown:
-        raise StartFailed(f"mount.nfs4: an incorrect mount option was specified ({unknown[0]})", 32)
+    unsupported = unknown_options(options, SUPPORTED_OPTIONS)
+    if unsupported:
+        raise StartFailed(f"mount.nfs4: an incorrect mount option was specified ({unsupported[0]})", 32)
     if "4.0" in (options.get("nfsvers"), options.get("vers")):
         raise StartFailed("NFSv4.0 is not supported for S3 Files mounts")
     point = options.get("accesspoint")

@@ -77,8 +77,8 @@ def test_all_pages(efs: Any) -> None:
 
 
 def test_file_systems(efs: Any) -> None:
-    (found,) = efs.describe_file_systems(FileSystemId=FS)["FileSystems"]
-    assert found["FileSystemArn"].endswith(f":file-system/{FS}") and found["LifeCycleState"] == "available"
+    (file_system,) = efs.describe_file_systems(FileSystemId=FS)["FileSystems"]
+    assert file_system["FileSystemArn"].endswith(f":file-system/{FS}") and file_system["LifeCycleState"] == "available"
     assert len(efs.describe_file_systems()["FileSystems"]) == 2
     refused("FileSystemNotFound", efs.describe_file_systems, FileSystemId="fs-99999999")
     refused("FileSystemNotFound", efs.create_access_point, **{**ALICE, "FileSystemId": "fs-99999999"})
@@ -100,8 +100,8 @@ def test_what_is_no_policy_is_refused(efs: Any, policy: str) -> None:
 
 def test_requests_are_checked_against_the_service_model(efs: Any) -> None:
     root = {**ALICE["RootDirectory"], "Path": "/a/b/c/d/e"}  # type: ignore[dict-item]
-    said = refused("BadRequest", efs.create_access_point, **{**ALICE, "RootDirectory": root})
-    assert "RootDirectory.Path" in said["Error"]["Message"]
+    message = refused("BadRequest", efs.create_access_point, **{**ALICE, "RootDirectory": root})
+    assert "RootDirectory.Path" in message["Error"]["Message"]
 
 
 def test_a_bucket_of_that_name_is_still_s3s(url: str) -> None:

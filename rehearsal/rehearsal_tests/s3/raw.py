@@ -22,5 +22,9 @@ def signed(
 ) -> Dict[str, str]:
     """`headers`, lower-case names, with those that sign a request to `url`."""
     parts = urlsplit(url)
-    whole = {"host": parts.netloc, "x-amz-content-sha256": hashlib.sha256(body).hexdigest(), **(headers or {})}
-    return sign(who, "us-east-1", method, parts.path or "/", parts.query, whole, service=service)
+    complete_headers = {
+        "host": parts.netloc,
+        "x-amz-content-sha256": hashlib.sha256(body).hexdigest(),
+        **(headers or {}),
+    }
+    return sign(who, "us-east-1", method, parts.path or "/", parts.query, complete_headers, service=service)

@@ -15,8 +15,8 @@ from tests.support.wait import until
 def control(endpoint, what, method="GET", content=None):
     url, body = f"{endpoint.url}/_rehearsal/{what}", b"" if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, body or None, signed(url, method, body=body), method=method)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
 
 
 def test_a_status_for_so_many_requests(s3, store):

@@ -49,8 +49,8 @@ def test_no_keys_asked_for():
 )
 def test_paging_gives_what_one_page_gives(keys, limit, prefix, delimiter):
     ordered = sorted(keys)
-    whole = list_page(ordered, prefix=prefix, delimiter=delimiter)
+    single_page = list_page(ordered, prefix=prefix, delimiter=delimiter)
     pages = all_pages(ordered, prefix=prefix, delimiter=delimiter, limit=limit)
-    assert tuple(key for page in pages for key in page.keys) == whole.keys
-    assert tuple(item for page in pages for item in page.prefixes) == whole.prefixes
+    assert tuple(key for page in pages for key in page.keys) == single_page.keys
+    assert tuple(item for page in pages for item in page.prefixes) == single_page.prefixes
     assert all(len(page.keys) + len(page.prefixes) <= limit for page in pages)

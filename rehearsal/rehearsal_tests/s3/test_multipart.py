@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def begun(s3):
+def upload_id(s3):
     return s3.create_multipart_upload(Bucket=BUCKET, Key="big")["UploadId"]
 
 
@@ -30,13 +30,13 @@ def complete(s3, upload, parts, **more):
     )
 
 
-def test_parts_become_an_object_at_completion_and_not_before(s3, store, begun):
+def test_parts_become_an_object_at_completion_and_not_before(s3, store, upload_id):
     bodies = [os.urandom(5 * MIB), os.urandom(5 * MIB), b"tail"]
-    parts = put_parts(s3, begun, bodies)
+    parts = put_parts(s3, upload_id, bodies)
     assert not store.exists(BUCKET, "big")
-    listed = s3.list_parts(Bucket=BUCKET, Key="big", UploadId=begun, MaxParts=2)
+    listed = s3.list_parts(Bucket=BUCKET, Key="big", UploadId=upload_id, MaxParts=2)
     assert [part["PartNumber"] for part in listed["Parts"]] == [1, 2] and listed["IsTruncated"]
-    done = complete(s3, begun, parts)
+    done = complete(s3, upload_id, parts)
     assert done["ETag"].endswith('-3"')
     assert store.get(BUCKET, "big") == b"".join(bodies)
     across = s3.get_object(Bucket=BUCKET, Key="big", Range=f"bytes={5 * MIB - 2}-{10 * MIB + 1}")
@@ -46,39 +46,39 @@ def test_parts_become_an_object_at_completion_and_not_before(s3, store, begun):
     assert s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads") is None
 
 
-def test_abort(s3, store, begun):
-    put_parts(s3, begun, [b"x"])
-    assert [item["UploadId"] for item in s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"]] == [begun]
-    s3.abort_multipart_upload(Bucket=BUCKET, Key="big", UploadId=begun)
-    assert status_of(s3.upload_part, Bucket=BUCKET, Key="big", UploadId=begun, PartNumber=1, Body=b"") == (
+def test_abort(s3, store, upload_id):
+    put_parts(s3, upload_id, [b"x"])
+    assert [item["UploadId"] for item in s3.list_multipart_uploads(Bucket=BUCKET)["Uploads"]] == [upload_id]
+    s3.abort_multipart_upload(Bucket=BUCKET, Key="big", UploadId=upload_id)
+    assert status_of(s3.upload_part, Bucket=BUCKET, Key="big", UploadId=upload_id, PartNumber=1, Body=b"") == (
         404,
         "NoSuchUpload",
     )
     assert not list((store.root / BUCKET / "blobs").glob("*/*"))
 
 
-def test_what_a_completion_may_not_say(s3, begun):
-    parts = put_parts(s3, begun, [b"small", b"tail"])
-    assert status_of(complete, s3, begun, parts)[1] == "EntityTooSmall"
-    assert status_of(complete, s3, begun, parts[::-1])[1] == "InvalidPartOrder"
-    assert status_of(complete, s3, begun, [{**parts[0], "ETag": '"beef"'}])[1] == "InvalidPart"
-    assert status_of(complete, s3, begun, [{**parts[0], "PartNumber": 7}])[1] == "InvalidPart"
-    complete(s3, begun, parts[1:])
+def test_what_a_completion_may_not_say(s3, upload_id):
+    parts = put_parts(s3, upload_id, [b"small", b"tail"])
+    assert status_of(complete, s3, upload_id, parts)[1] == "EntityTooSmall"
+    assert status_of(complete, s3, upload_id, parts[::-1])[1] == "InvalidPartOrder"
+    assert status_of(complete, s3, upload_id, [{**parts[0], "ETag": '"beef"'}])[1] == "InvalidPart"
+    assert status_of(complete, s3, upload_id, [{**parts[0], "PartNumber": 7}])[1] == "InvalidPart"
+    complete(s3, upload_id, parts[1:])
 
 
-def test_a_part_is_replaced(s3, store, begun):
-    put_parts(s3, begun, [b"first try"])
-    complete(s3, begun, put_parts(s3, begun, [b"second"]))
+def test_a_part_is_replaced(s3, store, upload_id):
+    put_parts(s3, upload_id, [b"first try"])
+    complete(s3, upload_id, put_parts(s3, upload_id, [b"second"]))
     assert store.get(BUCKET, "big") == b"second"
     assert len(list((store.root / BUCKET / "blobs").glob("*/*"))) == 1
 
 
-def test_conditional_completion(s3, store, begun):
+def test_conditional_completion(s3, store, upload_id):
     store.put(BUCKET, "big", b"there")
-    parts = put_parts(s3, begun, [b"mine"])
-    assert status_of(complete, s3, begun, parts, IfNoneMatch="*") == (412, "PreconditionFailed")
+    parts = put_parts(s3, upload_id, [b"mine"])
+    assert status_of(complete, s3, upload_id, parts, IfNoneMatch="*") == (412, "PreconditionFailed")
     assert store.get(BUCKET, "big") == b"there"
-    complete(s3, begun, parts)  # the upload is still open after a refusal
+    complete(s3, upload_id, parts)  # the upload is still open after a refusal
     assert store.get(BUCKET, "big") == b"mine"
 
 

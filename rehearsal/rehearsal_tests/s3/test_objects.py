@@ -52,7 +52,7 @@ def test_empty_object(s3):
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected", "content_range"),
+    ("requested", "expected", "content_range"),
     [
         ("bytes=0-0", b"0", "bytes 0-0/10"),
         ("bytes=3-5", b"345", "bytes 3-5/10"),
@@ -62,9 +62,9 @@ def test_empty_object(s3):
         ("bytes=8-99", b"89", "bytes 8-9/10"),
     ],
 )
-def test_ranges(s3, asked, expected, content_range):
+def test_ranges(s3, requested, expected, content_range):
     s3.put_object(Bucket=BUCKET, Key="k", Body=b"0123456789")
-    got = s3.get_object(Bucket=BUCKET, Key="k", Range=asked)
+    got = s3.get_object(Bucket=BUCKET, Key="k", Range=requested)
     assert (got["Body"].read(), got["ContentRange"], got["ContentLength"]) == (expected, content_range, len(expected))
     assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
 
@@ -247,8 +247,8 @@ def test_a_presigned_url_ends(s3, endpoint, version, made, expired):
     assert count == 1
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(old, timeout=60)
-    said = caught.value.read()
-    assert caught.value.code == 403 and b"<Code>AccessDenied</Code><Message>Request has expired</Message>" in said
+    body = caught.value.read()
+    assert caught.value.code == 403 and b"<Code>AccessDenied</Code><Message>Request has expired</Message>" in body
 
 
 def test_a_presigned_url_that_lasts_longer_than_a_week(s3):

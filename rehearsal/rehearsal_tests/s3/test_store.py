@@ -29,12 +29,12 @@ def test_objects_survive_a_restart(store):
 
 def test_open_uploads_survive_a_restart(store):
     bucket = store.bucket(BUCKET)
-    upload = bucket.uploads.begin("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
+    upload = bucket.uploads.create("k", Attributes({"content-type": "text/plain"}), "crc32", "COMPOSITE")
     bucket.uploads.add(upload, 3, receive(iter([b"part"]), bucket.blobs))
     again = StoredBuckets(store.root).bucket(BUCKET)
-    found = again.uploads.get(upload.upload_id, "k")
-    assert found.parts[3].segment.size == 4 and found.attributes.headers == {"content-type": "text/plain"}
-    assert again.blobs.path(found.parts[3].segment.blob).read_bytes() == b"part"
+    reopened = again.uploads.get(upload.upload_id, "k")
+    assert reopened.parts[3].segment.size == 4 and reopened.attributes.headers == {"content-type": "text/plain"}
+    assert again.blobs.path(reopened.parts[3].segment.blob).read_bytes() == b"part"
 
 
 def test_replaced_and_deleted_bytes_are_not_kept(store):

@@ -95,13 +95,13 @@ class MemoryControlPlane:
 
     def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ids = request["NodeIds"]
-        known = {node["InstanceId"] for node in self._find(request["ClusterName"])["nodes"]}
+        instance_ids = {node["InstanceId"] for node in self._find(request["ClusterName"])["nodes"]}
         return {
-            "Successful": [item for item in ids if item in known],
+            "Successful": [item for item in ids if item in instance_ids],
             "Failed": [
                 {"NodeId": item, "ErrorCode": "InstanceIdNotFound", "Message": "not found"}
                 for item in ids
-                if item not in known
+                if item not in instance_ids
             ],
         }
 

@@ -138,8 +138,8 @@ def test_what_is_no_call(endpoint, target, body, code):
     )
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=60)
-    with caught.value as answer:
-        assert answer.code == 400 and json.load(answer)["__type"] == code
+    with caught.value as response:
+        assert response.code == 400 and json.load(response)["__type"] == code
 
 
 @pytest.mark.full

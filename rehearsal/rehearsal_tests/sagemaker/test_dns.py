@@ -56,7 +56,7 @@ def responder():
     made.close()
 
 
-def ask(responder, packet):
+def query(responder, packet):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(5)
         client.sendto(packet, ("127.0.0.1", responder.port))
@@ -64,12 +64,12 @@ def ask(responder, packet):
 
 
 def test_over_udp(responder):
-    assert answer_of(ask(responder, question("ip-10-1-42-18"))) == (0, bytes([10, 1, 42, 18]))
-    assert answer_of(ask(responder, question("example.org"))) == (3, None)
+    assert answer_of(query(responder, question("ip-10-1-42-18"))) == (0, bytes([10, 1, 42, 18]))
+    assert answer_of(query(responder, question("example.org"))) == (3, None)
 
 
 def test_garbage_does_not_stop_it(responder):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         for garbage in (b"", b"\0", bytes(12), b"\xff" * 40, question("ip-10-1-42-18")[:-3]):
             client.sendto(garbage, ("127.0.0.1", responder.port))
-    assert answer_of(ask(responder, question("ip-10-1-42-18"))) == (0, bytes([10, 1, 42, 18]))
+    assert answer_of(query(responder, question("ip-10-1-42-18"))) == (0, bytes([10, 1, 42, 18]))

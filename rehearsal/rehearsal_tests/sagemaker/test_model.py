@@ -1,12 +1,12 @@
 import pytest
 
-from hyperpod_rehearsal.sagemaker.model import WrongType, check_answer, check_request, validation_message
+from hyperpod_rehearsal.sagemaker.model import WrongType, check_request, check_response, validation_message
 
 NODES = {"ClusterName": "demo", "NodeIds": ["i-0123456789abcdef0"]}
 
 
-def failed(value, place, constraint):
-    return f"Value {value} at '{place}' failed to satisfy constraint: Member must {constraint}"
+def failed(value, member, constraint):
+    return f"Value {value} at '{member}' failed to satisfy constraint: Member must {constraint}"
 
 
 def test_a_right_request(request_body):
@@ -51,14 +51,14 @@ def test_every_constraint(operation, request_body, expected):
 
 
 def test_length_of_text():
-    found = check_request("CreateCluster", {"ClusterName": "a" * 64, "InstanceGroups": []})
-    assert failed(f"'{'a' * 64}'", "clusterName", "have length less than or equal to 63") in found
+    violations = check_request("CreateCluster", {"ClusterName": "a" * 64, "InstanceGroups": []})
+    assert failed(f"'{'a' * 64}'", "clusterName", "have length less than or equal to 63") in violations
 
 
 def test_unknown_members(request_body):
     request_body["InstanceGroups"][0]["LifecycleConfig"] = {}
-    (found,) = check_request("CreateCluster", request_body)
-    assert "at 'instanceGroups.1.member.lifecycleConfig'" in found and "'LifeCycleConfig'" in found
+    (violation,) = check_request("CreateCluster", request_body)
+    assert "at 'instanceGroups.1.member.lifecycleConfig'" in violation and "'LifeCycleConfig'" in violation
 
 
 def test_a_union_has_one_member(request_body):
@@ -81,7 +81,7 @@ def test_a_boolean_is_no_number():
 
 
 def test_answers():
-    assert check_answer("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
-    assert check_answer("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
+    assert check_response("BatchReplaceClusterNodes", {"Successful": [], "Failed": []}) == []
+    assert check_response("DeleteCluster", {}) == [failed("null", "clusterArn", "not be null")]
     with pytest.raises(WrongType):
-        check_answer("ListClusters", {"ClusterSummaries": "none"})
+        check_response("ListClusters", {"ClusterSummaries": "none"})

@@ -104,8 +104,8 @@ class Node:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
-        left = [path for path in self._mounted if mount_line(path)]
-        assert not left
+        mounted = [path for path in self._mounted if mount_line(path)]
+        assert not mounted
 
 
 def mount_line(path: Path) -> list[str]:

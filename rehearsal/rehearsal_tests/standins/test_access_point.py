@@ -23,7 +23,7 @@ def points(**root: Any) -> Dict[str, Any]:
     return {"fsap-1": {"FileSystemId": "fs-1", "RootDirectory": {"Path": "/home/trainer", **root}}}
 
 
-def node(base: Path, together: Barrier, found: Any) -> None:
+def node(base: Path, together: Barrier, results: Any) -> None:
     """Enter a fresh access point in each round at the same moment as all others, and hold it open as a daemon does."""
     links, made = [], points(CreationInfo=CREATION)
     for number in range(ROUNDS):
@@ -32,16 +32,16 @@ def node(base: Path, together: Barrier, found: Any) -> None:
         together.wait(60)
         links.append(os.fstat(descriptor).st_nlink)
         os.close(descriptor)
-    found.put(links)
+    results.put(links)
 
 
 def test_nodes_that_make_it_at_once_all_serve_the_same_directory(tmp_path):
     context = multiprocessing.get_context("fork")
-    together, found = context.Barrier(NODES), context.Queue()
-    processes = [context.Process(target=node, args=(tmp_path, together, found)) for _ in range(NODES)]
+    together, results = context.Barrier(NODES), context.Queue()
+    processes = [context.Process(target=node, args=(tmp_path, together, results)) for _ in range(NODES)]
     for process in processes:
         process.start()
-    links = [found.get(timeout=120) for _ in processes]
+    links = [results.get(timeout=120) for _ in processes]
     for process in processes:
         process.join(30)
     deleted = [number for number, round_links in enumerate(zip(*links)) if 0 in round_links]

@@ -67,7 +67,7 @@ def test_another_file_systems_policy_says_nothing_about_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "wanted", "holds"),
+    ("operator", "expected", "holds"),
     [
         ("StringEquals", [f"{ARN}:access-point/{POINT}"], True),
         ("StringEquals", [f"{ARN}:access-point/*"], False),
@@ -79,20 +79,20 @@ def test_another_file_systems_policy_says_nothing_about_this_one() -> None:
         ("StringEqualsIfExists", ["x"], False),
     ],
 )
-def test_operators(operator: str, wanted: Any, holds: bool) -> None:
+def test_operators(operator: str, expected: Any, holds: bool) -> None:
     statement = {
         "Effect": "Allow",
         "Principal": "*",
         "Action": "*",
-        "Condition": {operator: {"elasticfilesystem:AccessPointArn": wanted}},
+        "Condition": {operator: {"elasticfilesystem:AccessPointArn": expected}},
     }
     assert evaluate({"Statement": statement}, EFS, Client("", True, POINT)).mount is holds
     absent = evaluate({"Statement": statement}, EFS, Client("", True)).mount
-    assert absent is (operator == "StringEqualsIfExists" or (operator, wanted) == ("Null", "true"))
+    assert absent is (operator == "StringEqualsIfExists" or (operator, expected) == ("Null", "true"))
 
 
 @pytest.mark.parametrize(
-    ("policy", "why"),
+    ("policy", "reason"),
     [
         ({}, "no Statement"),
         ({"Statement": {**OPEN, "Effect": "allow"}}, "Effect is allow"),
@@ -104,8 +104,8 @@ def test_operators(operator: str, wanted: Any, holds: bool) -> None:
         ({"Statement": {**OPEN, "Condition": {"DateLessThan": {"aws:SourceIp": "x"}}}}, "operator DateLessThan"),
     ],
 )
-def test_what_efs_would_not_evaluate_is_not_believed_in(policy: dict[str, Any], why: str) -> None:
-    with pytest.raises(UnsupportedPolicy, match=why):
+def test_what_efs_would_not_evaluate_is_not_believed_in(policy: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UnsupportedPolicy, match=reason):
         evaluate(policy, EFS, Client())
 
 

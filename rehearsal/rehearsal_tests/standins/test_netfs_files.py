@@ -116,8 +116,8 @@ def test_attributes(efs):
     assert path.read_bytes() == b"0123\0\0"
     os.chmod(path, 0o604)
     os.utime(path, ns=(1_500_000_000_123_456_789, -1_000_000_001))
-    found = os.stat(path)
-    assert (stat.S_IMODE(found.st_mode), found.st_atime_ns, found.st_mtime_ns) == (
+    status = os.stat(path)
+    assert (stat.S_IMODE(status.st_mode), status.st_atime_ns, status.st_mtime_ns) == (
         0o604,
         1_500_000_000_123_456_789,
         -1_000_000_001,

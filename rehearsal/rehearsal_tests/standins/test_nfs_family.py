@@ -44,12 +44,12 @@ def openzfs(node):
 
 def states(node):
     """The state files, by name."""
-    place = node.directory / "run-efs"
-    found = {}
-    for path in place.iterdir() if place.is_dir() else ():
+    directory = node.directory / "run-efs"
+    by_name = {}
+    for path in directory.iterdir() if directory.is_dir() else ():
         with contextlib.suppress(FileNotFoundError):  # its helper takes it away when the mount goes
-            found[path.name] = json.loads(path.read_text())
-    return found
+            by_name[path.name] = json.loads(path.read_text())
+    return by_name
 
 
 def test_what_is_shown_in_the_mount_table(s3files, openzfs):
@@ -100,9 +100,12 @@ def test_nfs_refuses(node, source, options, message):
 
 
 def test_the_state_file_lives_as_long_as_the_mount(node, efs, s3files):
-    found = {name.split(".")[0]: state for name, state in states(node).items()}
-    assert {system: state["accessPoint"] for system, state in found.items()} == {EFS: POINT, S3FILES: S3FILES_POINT}
-    assert found[EFS]["mountpoint"] == str(efs)
+    by_file_system = {name.split(".")[0]: state for name, state in states(node).items()}
+    assert {system: state["accessPoint"] for system, state in by_file_system.items()} == {
+        EFS: POINT,
+        S3FILES: S3FILES_POINT,
+    }
+    assert by_file_system[EFS]["mountpoint"] == str(efs)
     names = [name for name in states(node) if name.startswith(EFS)]
     assert [name.rpartition(".")[0] for name in names] == [f"{EFS}.{str(efs).strip('/').replace('/', '.')}"]
     subprocess.run(["umount", str(efs)], check=True, timeout=60)

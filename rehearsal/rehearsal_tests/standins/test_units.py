@@ -22,7 +22,7 @@ def test_signatures_are_those_of_botocore():
     request.headers["x-amz-content-sha256"] = EMPTY_SHA256
     S3SigV4Auth(BotoCredentials("AKID", "secret", "token"), "s3", "us-east-1").add_auth(request)
     moment = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=timezone.utc)
-    ours = sign(
+    signed = sign(
         AccessKey("AKID", "secret", "token"),
         "us-east-1",
         "GET",
@@ -31,7 +31,7 @@ def test_signatures_are_those_of_botocore():
         {"host": "127.0.0.1:9000", "x-amz-content-sha256": EMPTY_SHA256},
         moment,
     )
-    assert ours["authorization"] == request.headers["Authorization"]
+    assert signed["authorization"] == request.headers["Authorization"]
 
 
 def test_settings_come_from_the_environment_before_the_files(tmp_path):
@@ -40,8 +40,8 @@ def test_settings_come_from_the_environment_before_the_files(tmp_path):
     )
     (tmp_path / "credentials").write_text("[default]\naws_access_key_id = A%\naws_secret_access_key = B:=\n")
     files = {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials")}
-    found = load_settings(files)
-    assert found == ("http://10.1.0.1:9000", "eu-west-1", AccessKey("A%", "B:=", None))
+    settings = load_settings(files)
+    assert settings == ("http://10.1.0.1:9000", "eu-west-1", AccessKey("A%", "B:=", None))
     assert load_settings({**files, "AWS_PROFILE": "two"}) == ("", "us-west-2", None)
     more = load_settings(
         {
@@ -82,11 +82,11 @@ def test_metadata_ttl():
 
 
 def test_arguments_of_mount_helpers():
-    found = parse_mount_arguments(
+    arguments = parse_mount_arguments(
         ["fs:/", "/mnt", "-s", "-N", "/proc/1/ns/mnt", "-t", "efs.x", "-o", "tls,accesspoint=a=b", "-orw,"]
     )
-    assert found.positional == ["fs:/", "/mnt"]
-    assert found.options == {"tls": "", "accesspoint": "a=b", "rw": ""}
+    assert arguments.positional == ["fs:/", "/mnt"]
+    assert arguments.options == {"tls": "", "accesspoint": "a=b", "rw": ""}
     assert unknown_options({"tls": "", "rw": "", "x-systemd.a": "", "typo": ""}, ["tls"]) == ["typo"]
 
 

@@ -35,12 +35,12 @@ class Operations:
 @pytest.fixture
 def world(tmp_path):
     """A running rehearsal's endpoint, without machines: (URL, store, operations, keys)."""
-    store, operations, keys = StoredBuckets(tmp_path / "s3"), Operations(), Keys.new()
+    store, operations, keys = StoredBuckets(tmp_path / "s3"), Operations(), Keys.generate()
     store.create_bucket(BUCKET)
     store.put(BUCKET, "bundle/on_create.sh", b"#!/bin/bash\n")
     (tmp_path / "registry.json").write_text('{"file_systems": ["fs-0123456789abcdef0"], "access_points": {}}')
     server = serve(
-        [("127.0.0.1", 0)], store, RehearsalControlPlane(cast(Any, operations)), EfsService(tmp_path), keys=keys.known()
+        [("127.0.0.1", 0)], store, RehearsalControlPlane(cast(Any, operations)), EfsService(tmp_path), keys=keys.by_id()
     )
     yield server.url, store, operations, keys
     server.close()

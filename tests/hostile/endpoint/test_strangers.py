@@ -60,12 +60,12 @@ def test_strangers_who_say_nothing_keep_nobody_out(world):
         assert known.getresponse().read().startswith(b"<?xml")
         strangers = [
             socket.create_connection((place.hostname, place.port), timeout=20)
-            for _ in range(front_door.MOST_STRANGERS + 20)
+            for _ in range(front_door.MAX_UNAUTHENTICATED + 20)
         ]
         strangers[0].settimeout(20)
         assert strangers[0].recv(1) == b"", "the oldest stranger is still there"
         threads = sum("process_request_thread" in thread.name for thread in threading.enumerate())
-        assert threads <= front_door.MOST_STRANGERS + 25
+        assert threads <= front_door.MAX_UNAUTHENTICATED + 25
         assert client("s3", url, keys.admin).list_buckets()["Buckets"][0]["Name"] == BUCKET
         for stranger in strangers:
             # With a reset: nothing of theirs lingers.

@@ -103,9 +103,9 @@ class FuseSession:
             if opcode in (wire.FORGET, wire.BATCH_FORGET):
                 self._forget_nodes(opcode, node, body)
             elif opcode != wire.INTERRUPT:
-                self._answer(unique, wire.FuseRequest(opcode, node, uid, gid, pid, body, scratch))
+                self._respond(unique, wire.FuseRequest(opcode, node, uid, gid, pid, body, scratch))
 
-    def _answer(self, unique: int, request: wire.FuseRequest) -> None:
+    def _respond(self, unique: int, request: wire.FuseRequest) -> None:
         payload: wire.Payload = b""
         number = 0
         try:

@@ -54,7 +54,7 @@ SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_HANDLE, SET_ATIM
 
 INIT_ASYNC_READ, INIT_ATOMIC_O_TRUNC, INIT_BIG_WRITES = 1 << 0, 1 << 3, 1 << 5
 INIT_PARALLEL_DIROPS, INIT_MAX_PAGES = 1 << 18, 1 << 22
-WANTED = INIT_ASYNC_READ | INIT_ATOMIC_O_TRUNC | INIT_BIG_WRITES | INIT_PARALLEL_DIROPS | INIT_MAX_PAGES
+INIT_FLAGS = INIT_ASYNC_READ | INIT_ATOMIC_O_TRUNC | INIT_BIG_WRITES | INIT_PARALLEL_DIROPS | INIT_MAX_PAGES
 """What is asked of the kernel. Not asked: writeback cache (a writer's bytes must be out at close) and remote locks
 (flock and fcntl locks stay within the node)."""
 
@@ -90,7 +90,7 @@ def init_reply(body: memoryview) -> bytes:
         7,
         31,
         min(max(readahead, 1), MAX_WRITE),
-        WANTED & flags,
+        INIT_FLAGS & flags,
         64,
         48,
         MAX_WRITE,

@@ -32,8 +32,12 @@ SOURCE = "mountpoint-s3"
 
 def main(argv: Sequence[str], *, fstab: bool = False) -> int:
     """Exit code of the command. fstab: the arguments are those that mount(8) passes."""
-    options = parse_options(from_fstab(argv) if fstab or "-o" in argv else argv)
-    prefix = f"prefix {options.prefix} of " if options.prefix else ""
+    if fstab or "-o" in argv:
+        argv = from_fstab(argv)
+    options = parse_options(argv)
+    prefix = ""
+    if options.prefix:
+        prefix = f"prefix {options.prefix} of "
     done = f"{prefix}bucket {options.bucket} is mounted at {options.mount_point}"
     try:
         _check_mount_point(options.mount_point)
@@ -53,7 +57,8 @@ def main(argv: Sequence[str], *, fstab: bool = False) -> int:
 
 def _check_mount_point(path: str) -> None:
     try:
-        directory = os.path.isdir(path) if os.stat(path) else False
+        os.stat(path)  # raises where isdir is only False
+        directory = os.path.isdir(path)
     except OSError as err:
         # A dead mount (ENOTCONN) lands here too, as with the real client.
         raise StartFailed(f"Error: mount point {path} does not exist") from err
@@ -78,7 +83,9 @@ def _start(options: MountOptions) -> FuseSession:
         )
     if settings.credentials is None and not options.no_sign_request:
         raise _failure("Failed to create S3 client", failed, "Client error", "No signing credentials available")
-    credentials = None if options.no_sign_request else settings.credentials
+    credentials = settings.credentials
+    if options.no_sign_request:
+        credentials = None
     client = S3Client(settings.endpoint, settings.region, options.bucket, credentials)
     try:
         client.list(options.prefix or "", delimiter="", limit=1)
@@ -89,8 +96,12 @@ def _start(options: MountOptions) -> FuseSession:
     tree = Tree(client, pool, options.prefix or "", rules.ttl)
     names = NameOperations(tree, client, rules)
     files = Files(tree, names, client, pool, rules)
-    flags = MS_NOSUID | MS_NODEV | MS_NOATIME | (MS_RDONLY if options.read_only else 0)
-    shared = ",allow_other" if options.allow_other or options.allow_root else ""
+    flags = MS_NOSUID | MS_NODEV | MS_NOATIME
+    if options.read_only:
+        flags |= MS_RDONLY
+    shared = ""
+    if options.allow_other or options.allow_root:
+        shared = ",allow_other"
     try:
         descriptor = mount(SOURCE, options.mount_point, "fuse", options=f"default_permissions{shared}", flags=flags)
     except OSError as err:

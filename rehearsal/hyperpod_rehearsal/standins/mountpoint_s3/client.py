@@ -9,7 +9,7 @@ import socket
 import time
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 from urllib.parse import quote, urlsplit
 from xml.etree import ElementTree
 
@@ -65,7 +65,9 @@ class S3Client:
         tries: int = TRIES,
     ) -> Tuple[http.client.HTTPResponse, bytes]:
         """The response and its body. Raises S3Failure once the tries are used up, or at once for a 3xx or 4xx."""
-        path = f"/{self._bucket}" + (f"/{quote(key.encode('utf-8', 'surrogateescape'), safe='/-_.~')}" if key else "")
+        path = f"/{self._bucket}"
+        if key:
+            path += f"/{quote(key.encode('utf-8', 'surrogateescape'), safe='/-_.~')}"
         encoded = "&".join(
             f"{quote(name, safe='-_.~')}={quote(value.encode('utf-8', 'surrogateescape'), safe='-_.~')}"
             for name, value in sorted(query)
@@ -81,8 +83,11 @@ class S3Client:
                 continue
             if response.status < 300:
                 return response, data
-            found = re.search(rb"<Code>([^<]*)", data)
-            failure = S3Failure(response.status, found[1].decode() if found else response.reason)
+            code = response.reason
+            match = re.search(rb"<Code>([^<]*)", data)
+            if match:
+                code = match[1].decode()
+            failure = S3Failure(response.status, code)
             if response.status < 500:
                 raise failure
         raise failure
@@ -90,15 +95,21 @@ class S3Client:
     def _attempt(
         self, method: str, path: str, query: str, body: bytes, extra: Dict[str, str]
     ) -> Tuple[http.client.HTTPResponse, bytes]:
-        headers = {"host": self._url.netloc, "x-amz-content-sha256": UNSIGNED if body else EMPTY_SHA256, **extra}
+        payload = EMPTY_SHA256
+        if body:
+            payload = UNSIGNED
+        headers = {"host": self._url.netloc, "x-amz-content-sha256": payload, **extra}
         if method in ("PUT", "POST"):
             headers["content-length"] = str(len(body))
         if self._credentials is not None:
             headers = sign(self._credentials, self._region, method, path, query, headers)
+        target = path
+        if query:
+            target = f"{path}?{query}"
         while True:
             connection, used = self._connection()
             try:
-                connection.request(method, f"{path}?{query}" if query else path, body=body or None, headers=headers)
+                connection.request(method, target, body=body or None, headers=headers)
                 response = connection.getresponse()
                 data = response.read()
             except (OSError, http.client.HTTPException):
@@ -117,7 +128,9 @@ class S3Client:
             return self._idle.get_nowait(), True
         except queue.Empty:
             pass
-        kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+        kind: Type[http.client.HTTPConnection] = http.client.HTTPConnection
+        if self._url.scheme == "https":
+            kind = http.client.HTTPSConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=TIMEOUT)
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -147,7 +160,9 @@ class S3Client:
             query.append(("continuation-token", token))
         _, data = self.request("GET", query=query)
         root = ElementTree.fromstring(data)
-        space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
+        space = ""
+        if root.tag.startswith("{"):
+            space = root.tag[: root.tag.index("}") + 1]
 
         def text(element: ElementTree.Element, name: str) -> str:
             return element.findtext(space + name) or ""
@@ -202,10 +217,10 @@ class S3Client:
 
 
 def _element(data: bytes, name: bytes) -> str:
-    found = re.search(b"<" + name + b">([^<]+)", data)
-    if found is None:
+    match = re.search(b"<" + name + b">([^<]+)", data)
+    if match is None:
         raise S3Failure(500, f"no {name.decode()} in the answer")  # S3 may answer 200 with an error inside
-    return found[1].decode()
+    return match[1].decode()
 
 
 def _seconds(text: str) -> float:

@@ -43,7 +43,7 @@ class Files:
         self._rules = rules
         self._lock = threading.RLock()
         self._handles = itertools.count(1)
-        self._open: Dict[int, _OpenFile] = {}
+        self._open_files: Dict[int, _OpenFile] = {}
         self._listings: Dict[int, List[Tuple[bytes, int, int]]] = {}
 
     def handlers(self) -> Dict[int, Handler]:
@@ -71,34 +71,43 @@ class Files:
         access, truncate = flags & os.O_ACCMODE, bool(flags & os.O_TRUNC)
         self._finish_closed_writer(node)
         if node.status == REMOTE and access != os.O_WRONLY and node.parent is not None:
-            self._see_again(node)
+            self._revalidate(node)
         overwrite = self._rules.allow_overwrite and truncate
         with self._lock:
             if access == os.O_WRONLY or (access == os.O_RDWR and (node.status == UNOPENED or overwrite)):
                 return wire.open_reply(self._open_for_writing(node, request.pid, overwrite))
             if node.status != REMOTE:
                 raise Refusal(errno.EPERM, f"{self._tree.key(node)} is not readable while being written")
-            reader = ObjectReader(self._client, self._pool, self._tree.key(node), node.found, self._rules.read_part)
+            reader = ObjectReader(self._client, self._pool, self._tree.key(node), node.head, self._rules.read_part)
             handle = next(self._handles)
-            self._open[handle] = _OpenFile(node, reader=reader)
+            self._open_files[handle] = _OpenFile(node, reader=reader)
             node.readers.add(handle)
             return wire.open_reply(handle)
 
     def _finish_closed_writer(self, node: Inode) -> None:
         """A file that its opener has closed counts as written, even if the kernel has not released it yet."""
         with self._lock:
-            held = self._open.get(node.writer) if node.writer is not None else None
-        if held is not None and held.writer is not None and (held.flushed or held.writer.state != "open"):
-            if held.writer.state == "open":
-                self._complete(held.writer, node)
+            open_file = None
+            if node.writer is not None:
+                open_file = self._open_files.get(node.writer)
+        if (
+            open_file is not None
+            and open_file.writer is not None
+            and (open_file.flushed or open_file.writer.state != "open")
+        ):
+            if open_file.writer.state == "open":
+                self._complete(open_file.writer, node)
             node.writer = None
 
-    def _see_again(self, node: Inode) -> None:
+    def _revalidate(self, node: Inode) -> None:
         """Open sees the object as it is now."""
-        now = self._tree.find(node.parent, node.name) if node.parent is not None else node
-        if now is None:
+        if node.parent is not None:
+            current = self._tree.find(node.parent, node.name)
+        else:
+            current = node
+        if current is None:
             raise Refusal(errno.ENOENT, "no such file")
-        if now is not node:
+        if current is not node:
             raise Refusal(errno.ESTALE, f"{self._tree.key(node)} is another file now")
 
     def _open_for_writing(self, node: Inode, pid: int, overwrite: bool) -> int:
@@ -109,9 +118,9 @@ class Files:
             raise Refusal(errno.EPERM, f"{key} is not writable while being read")
         if node.status == REMOTE and not overwrite:
             raise Refusal(errno.EPERM, f"{key} exists; it can be overwritten with --allow-overwrite and O_TRUNC only")
-        node.status, node.found = WRITING, ObjectHead(0, time.time(), "")
+        node.status, node.head = WRITING, ObjectHead(0, time.time(), "")
         handle = next(self._handles)
-        self._open[handle] = _OpenFile(
+        self._open_files[handle] = _OpenFile(
             node, writer=ObjectWriter(self._client, self._pool, key, pid, self._rules.write_part)
         )
         node.writer = handle
@@ -126,68 +135,68 @@ class Files:
         if node.status == WRITING:
             self._tree.publish(node, ObjectHead(writer.offset, time.time(), writer.etag))
 
-    def _held(self, request: FuseRequest) -> _OpenFile:
-        held = self._open.get(request.handle())
-        if held is None:
+    def _file_of(self, request: FuseRequest) -> _OpenFile:
+        open_file = self._open_files.get(request.handle())
+        if open_file is None:
             raise Refusal(errno.EBADF, "no such handle")
-        return held
+        return open_file
 
     def read(self, request: FuseRequest) -> bytes:
         """Bytes of the version that was opened."""
-        held = self._held(request)
+        open_file = self._file_of(request)
         _, offset, size = wire.IN_READ.unpack_from(request.body)
-        if held.reader is None:
+        if open_file.reader is None:
             raise Refusal(errno.EBADF, "file handle is not open for reads")
-        return held.reader.read(offset, size)
+        return open_file.reader.read(offset, size)
 
     def write(self, request: FuseRequest) -> bytes:
         """In order only."""
-        held = self._held(request)
+        open_file = self._file_of(request)
         handle, offset, size = wire.IN_READ.unpack_from(request.body)
-        if held.writer is None:
+        if open_file.writer is None:
             raise Refusal(errno.EBADF, "file handle is not open for writes")
-        if held.flushed:
-            if held.node.writer != handle:
+        if open_file.flushed:
+            if open_file.node.writer != handle:
                 raise Refusal(errno.EBADF, "file handle has been invalidated by a newer handle opened")
-            held.flushed = False
+            open_file.flushed = False
         try:
-            count = held.writer.write(offset, request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size])
+            count = open_file.writer.write(offset, request.body[wire.IN_WRITE_SIZE : wire.IN_WRITE_SIZE + size])
         except Refusal:
-            held.node.status = REMOTE
+            open_file.node.status = REMOTE
             raise
-        held.node.found = ObjectHead(held.writer.offset, time.time(), "")
+        open_file.node.head = ObjectHead(open_file.writer.offset, time.time(), "")
         return wire.WRITE_OUT.pack(count, 0)
 
     def flush(self, request: FuseRequest) -> bytes:
         """close(2): the opener's own completes the upload, so that its error reaches the program."""
-        held = self._held(request)
-        held.flushed = True
-        if held.writer is not None:
-            if held.writer.state == "failed":
+        open_file = self._file_of(request)
+        open_file.flushed = True
+        if open_file.writer is not None:
+            if open_file.writer.state == "failed":
                 raise Refusal(errno.EIO, "upload already terminated")
-            if held.writer.offset and request.pid == held.writer.pid:
-                self._complete(held.writer, held.node)
+            if open_file.writer.offset and request.pid == open_file.writer.pid:
+                self._complete(open_file.writer, open_file.node)
         return b""
 
     def fsync(self, request: FuseRequest) -> bytes:
         """Completes the upload: the object is visible, and later writes fail."""
-        held = self._held(request)
-        if held.writer is not None:
-            self._complete(held.writer, held.node)
+        open_file = self._file_of(request)
+        if open_file.writer is not None:
+            self._complete(open_file.writer, open_file.node)
         return b""
 
     def release(self, request: FuseRequest) -> bytes:
         """The last reference is gone. A writer that was killed has its object published as far as it came, as
         Mountpoint does: a checkpoint needs a manifest that is written last."""
         with self._lock:
-            held = self._open.pop(request.handle(), None)
-        if held is None:
+            open_file = self._open_files.pop(request.handle(), None)
+        if open_file is None:
             return b""
-        node = held.node
+        node = open_file.node
         node.readers.discard(request.handle())
         try:
-            if held.writer is not None and held.writer.state == "open":
-                self._complete(held.writer, node)
+            if open_file.writer is not None and open_file.writer.state == "open":
+                self._complete(open_file.writer, node)
         finally:
             if node.writer == request.handle():
                 node.writer = None

@@ -87,8 +87,11 @@ class NameOperations:
 
     def _attr(self, node: Inode) -> bytes:
         rules = self._rules
-        mode = stat.S_IFDIR | rules.directory_mode if node.directory else stat.S_IFREG | rules.file_mode
-        size, moment = (0 if node.directory else node.found.size), int(node.found.modified)
+        if node.directory:
+            mode, size, links = stat.S_IFDIR | rules.directory_mode, 0, 2
+        else:
+            mode, size, links = stat.S_IFREG | rules.file_mode, node.head.size, 1
+        moment = int(node.head.modified)
         return wire.ATTR.pack(
             node.number,
             size,
@@ -100,7 +103,7 @@ class NameOperations:
             0,
             0,
             mode,
-            2 if node.directory else 1,
+            links,
             rules.uid,
             rules.gid,
             0,
@@ -109,7 +112,9 @@ class NameOperations:
         )
 
     def _ttl(self, node: Inode) -> float:
-        return self._rules.ttl if node.status == REMOTE else 0.0
+        if node.status == REMOTE:
+            return self._rules.ttl
+        return 0.0
 
     def _entry(self, node: Inode) -> bytes:
         self._tree.count_lookup(node)

@@ -124,7 +124,9 @@ class MountOptions(argparse.Namespace):
 
     def _ttl(self) -> float:
         if self.metadata_ttl is None:
-            return 60.0 if self.cache else 0.1
+            if self.cache:
+                return 60.0
+            return 0.1
         return {"minimal": 0.1, "indefinite": ENDLESS}.get(self.metadata_ttl) or float(self.metadata_ttl)
 
 
@@ -148,10 +150,10 @@ def parse_options(argv: Sequence[str]) -> MountOptions:
     parser.add_argument("--dir-mode", type=_octal, default=0o755)
     parser.add_argument("--file-mode", type=_octal, default=0o644)
     options = parser.parse_args(list(argv), namespace=MountOptions())
-    found = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
-    if found:
-        options.bucket = found[1]
-        options.prefix = found[2] or options.prefix
+    match = re.fullmatch(r"s3://([^/]+)/?(.*)", options.bucket)
+    if match:
+        options.bucket = match[1]
+        options.prefix = match[2] or options.prefix
     options.prefix = options.prefix or ""
     if options.prefix and not options.prefix.endswith("/"):
         parser.error(f"invalid value '{options.prefix}' for '--prefix <PREFIX>': must end in '/'")
@@ -171,8 +173,13 @@ def from_fstab(argv: Sequence[str]) -> List[str]:
     for name, value in options.items():
         if name in IGNORED or name in ("noatime", "relatime") or name.startswith("x-"):
             continue
-        flag = "--read-only" if name == "ro" else f"--{name}"
-        out.append(f"{flag}={value}" if value else flag)
+        if name == "ro":
+            flag = "--read-only"
+        else:
+            flag = f"--{name}"
+        if value:
+            flag = f"{flag}={value}"
+        out.append(flag)
     return out + positional
 
 

@@ -11,7 +11,7 @@ from hyperpod_rehearsal.standins.fuse.session import Refusal
 from hyperpod_rehearsal.standins.mountpoint_s3.client import ObjectHead, S3Client, S3Failure
 
 FIRST_RANGE = 1 << 20
-KEPT = 4
+MAX_RANGES = 4
 """Ranges held per open file: the kernel's read-ahead threads arrive a little out of order."""
 
 
@@ -24,12 +24,12 @@ class _Range(NamedTuple):
 class ObjectReader:
     """An open object, pinned to the version that was opened. Safe for threads."""
 
-    def __init__(self, client: S3Client, pool: Executor, key: str, found: ObjectHead, largest: int) -> None:
+    def __init__(self, client: S3Client, pool: Executor, key: str, head: ObjectHead, largest: int) -> None:
         """largest: bytes of the longest range that is fetched."""
         self._client = client
         self._pool = pool
         self._key = key
-        self._found = found
+        self._head = head
         self._largest = largest
         self._lock = threading.Lock()
         self._ranges: List[_Range] = []
@@ -37,7 +37,7 @@ class ObjectReader:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes. Raises Refusal: ESTALE when the object was replaced, EIO when S3 fails."""
-        end = min(offset + size, self._found.size)
+        end = min(offset + size, self._head.size)
         pieces = []
         while offset < end:
             current = self._range_with(offset)
@@ -46,7 +46,10 @@ class ObjectReader:
             except S3Failure as err:
                 with self._lock:
                     self._ranges = [item for item in self._ranges if item is not current]
-                number = errno.ESTALE if err.status == 412 else errno.EIO
+                if err.status == 412:
+                    number = errno.ESTALE
+                else:
+                    number = errno.EIO
                 raise Refusal(number, f"get request failed for {self._key}: {err}") from None
             piece = data[offset - current.start : end - current.start]
             if not piece:
@@ -65,10 +68,10 @@ class ObjectReader:
                     self._size = FIRST_RANGE  # a jump: nothing is known about what comes next
                 current = self._fetch(offset)
             newest = max(item.end for item in self._ranges)
-            if current.end == newest and newest < self._found.size and self._sequential(current, offset):
+            if current.end == newest and newest < self._head.size and self._sequential(current, offset):
                 self._size = min(self._size * 2, self._largest)
                 self._fetch(newest)
-            del self._ranges[:-KEPT]
+            del self._ranges[:-MAX_RANGES]
             return current
 
     def _sequential(self, current: _Range, offset: int) -> bool:
@@ -76,8 +79,8 @@ class ObjectReader:
         return current.start == 0 or offset > current.start or any(item.end == current.start for item in self._ranges)
 
     def _fetch(self, start: int) -> _Range:
-        end = min(start + self._size, self._found.size)
-        future = self._pool.submit(self._client.get, self._key, start, end - 1, self._found.etag)
+        end = min(start + self._size, self._head.size)
+        future = self._pool.submit(self._client.get, self._key, start, end - 1, self._head.etag)
         made = _Range(start, end, future)
         self._ranges.append(made)
         return made

@@ -30,7 +30,10 @@ def load_settings(
     config.read(environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config"))
     secrets.read(environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials"))
     name = profile or environ.get("AWS_PROFILE") or "default"
-    section = name if name == "default" else f"profile {name}"
+    if name == "default":
+        section = name
+    else:
+        section = f"profile {name}"
 
     def configured(option: str) -> Optional[str]:
         return secrets.get(name, option, fallback=None) or config.get(section, option, fallback=None)

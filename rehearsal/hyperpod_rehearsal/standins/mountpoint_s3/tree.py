@@ -19,17 +19,17 @@ REMOTE, UNOPENED, WRITING = "remote", "unopened", "writing"
 class Inode:
     """A file or directory. valid: monotonic time until which its attributes need not be asked for again."""
 
-    __slots__ = ("directory", "found", "lookups", "name", "number", "parent", "readers", "status", "valid", "writer")
+    __slots__ = ("directory", "head", "lookups", "name", "number", "parent", "readers", "status", "valid", "writer")
 
     def __init__(
-        self, number: int, parent: Optional[Inode], name: str, directory: bool, status: str, found: ObjectHead
+        self, number: int, parent: Optional[Inode], name: str, directory: bool, status: str, head: ObjectHead
     ) -> None:
         self.number = number
         self.parent = parent
         self.name = name
         self.directory = directory
         self.status = status
-        self.found = found
+        self.head = head
         self.lookups = 0
         self.valid = 0.0
         self.writer: Optional[int] = None  # handle that writes it
@@ -53,10 +53,10 @@ class Tree:
 
     def node(self, number: int) -> Inode:
         """The node of that number. Raises Refusal ENOENT."""
-        found = self._nodes.get(number)
-        if found is None:
+        node = self._nodes.get(number)
+        if node is None:
             raise Refusal(errno.ENOENT, "no such node")
-        return found
+        return node
 
     def key(self, node: Inode) -> str:
         """Key of a file, or of a directory without its final `/`."""
@@ -68,37 +68,39 @@ class Tree:
 
     def directory_prefix(self, node: Inode) -> str:
         """What the keys inside a directory start with."""
-        return self._prefix if node is self.root else self.key(node) + "/"
+        if node is self.root:
+            return self._prefix
+        return self.key(node) + "/"
 
     def find(self, parent: Inode, name: str) -> Optional[Inode]:
         """The child, local or as S3 has it now, or None. Raises Refusal EIO when S3 fails."""
-        known = self._children.get((parent.number, name))
-        if known is not None and known.status != REMOTE:
-            return known
-        directory, found = self._ask(self.directory_prefix(parent) + name)
+        child = self._children.get((parent.number, name))
+        if child is not None and child.status != REMOTE:
+            return child
+        directory, head = self._query_s3(self.directory_prefix(parent) + name)
         with self._lock:
-            known = self._children.get((parent.number, name))
-            if known is not None and known.status != REMOTE:
-                return known
-            if not directory and found is None:
+            child = self._children.get((parent.number, name))
+            if child is not None and child.status != REMOTE:
+                return child
+            if not directory and head is None:
                 self._children.pop((parent.number, name), None)
                 return None
-            if known is None or known.directory != directory:
-                known = self._make(parent, name, directory, REMOTE)
-            if found is not None and not directory:
-                known.found = found
-            known.valid = time.monotonic() + self._ttl
-            return known
+            if child is None or child.directory != directory:
+                child = self._make(parent, name, directory, REMOTE)
+            if head is not None and not directory:
+                child.head = head
+            child.valid = time.monotonic() + self._ttl
+            return child
 
-    def _ask(self, key: str) -> Tuple[bool, Optional[ObjectHead]]:
+    def _query_s3(self, key: str) -> Tuple[bool, Optional[ObjectHead]]:
         """Whether there is a directory, and the object. A directory shadows an object of the same name."""
         inside = self._pool.submit(self._client.list, key + "/", limit=1)
         try:
-            found = self._client.head(key)
+            head = self._client.head(key)
             listing = inside.result()
         except S3Failure as err:
             raise Refusal(errno.EIO, f"HeadObject/ListObjectsV2 failed for {key}: {err}") from None
-        return bool(listing.objects or listing.prefixes), found
+        return bool(listing.objects or listing.prefixes), head
 
     def _make(self, parent: Inode, name: str, directory: bool, status: str) -> Inode:
         node = Inode(self._next, parent, name, directory, status, ObjectHead(0, time.time(), ""))
@@ -115,10 +117,10 @@ class Tree:
                 raise Refusal(errno.EEXIST, f"{name} exists")
             return self._make(parent, name, directory, UNOPENED)
 
-    def publish(self, node: Inode, found: ObjectHead) -> None:
+    def publish(self, node: Inode, head: ObjectHead) -> None:
         """A node is in S3 now, and with it the local directories above it."""
         with self._lock:
-            node.status, node.found, node.valid = REMOTE, found, 0.0
+            node.status, node.head, node.valid = REMOTE, head, 0.0
             above = node.parent
             while above is not None and above.status != REMOTE:
                 above.status = REMOTE

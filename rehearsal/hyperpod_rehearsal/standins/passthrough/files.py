@@ -91,10 +91,9 @@ class OpenFiles:
 
     def _list(self, descriptor: int) -> List[Tuple[bytes, int, int]]:
         entries = [(b".", 4, 1), (b"..", 4, 1)]
-        with os.scandir(descriptor) as found:
-            for entry in found:
-                kind = 4 if entry.is_dir(follow_symlinks=False) else 10 if entry.is_symlink() else 8
-                entries.append((os.fsencode(entry.name), kind, entry.inode()))
+        with os.scandir(descriptor) as scanned:
+            for entry in scanned:
+                entries.append((os.fsencode(entry.name), _directory_type(entry), entry.inode()))
         return entries
 
     def release(self, request: FuseRequest) -> bytes:
@@ -107,3 +106,12 @@ class OpenFiles:
         with self._lock:
             self._listings.pop(handle, None)
         os.close(handle)
+
+
+def _directory_type(entry: os.DirEntry[str]) -> int:
+    """The type of a directory's entry as readdir(3) has it: directory, symbolic link or regular file."""
+    if entry.is_dir(follow_symlinks=False):
+        return 4
+    if entry.is_symlink():
+        return 10
+    return 8

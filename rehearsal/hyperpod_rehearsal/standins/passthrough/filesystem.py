@@ -24,7 +24,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _ttl(mode: int) -> float:
-    return DIRECTORY_TTL if stat.S_ISDIR(mode) else 0.0
+    if stat.S_ISDIR(mode):
+        return DIRECTORY_TTL
+    return 0.0
 
 
 class PassThrough:
@@ -95,7 +97,7 @@ class PassThrough:
         if valid & wire.SET_MODE:
             os.chmod(path, stat.S_IMODE(mode))
         if valid & (wire.SET_UID | wire.SET_GID):
-            os.chown(path, uid if valid & wire.SET_UID else -1, gid if valid & wire.SET_GID else -1)
+            _set_owner(path, valid, uid, gid)
         if valid & wire.SET_SIZE:
             if valid & wire.SET_HANDLE:
                 os.ftruncate(self._files.descriptor(handle), size)
@@ -105,21 +107,12 @@ class PassThrough:
             os.utime(path)  # a writer may do this, an explicit time only the owner
         elif valid & (wire.SET_ATIME | wire.SET_MTIME):
             old, now = os.fstat(self._nodes.descriptor(request.node)), time.time_ns()
-            os.utime(
-                path,
-                ns=(
-                    now
-                    if valid & wire.SET_ATIME_NOW
-                    else _nanoseconds(atime, atime_ns)
-                    if valid & wire.SET_ATIME
-                    else old.st_atime_ns,
-                    now
-                    if valid & wire.SET_MTIME_NOW
-                    else _nanoseconds(mtime, mtime_ns)
-                    if valid & wire.SET_MTIME
-                    else old.st_mtime_ns,
-                ),
-            )
+            accessed, modified = old.st_atime_ns, old.st_mtime_ns
+            if valid & (wire.SET_ATIME_NOW | wire.SET_ATIME):
+                accessed = _new_time(now, bool(valid & wire.SET_ATIME_NOW), atime, atime_ns)
+            if valid & (wire.SET_MTIME_NOW | wire.SET_MTIME):
+                modified = _new_time(now, bool(valid & wire.SET_MTIME_NOW), mtime, mtime_ns)
+            os.utime(path, ns=(accessed, modified))
         return self._attr(request.node)
 
     def readlink(self, request: FuseRequest) -> bytes:
@@ -195,16 +188,16 @@ class PassThrough:
 
     def statfs(self, request: FuseRequest) -> bytes:
         """Figures of the file system underneath."""
-        found = os.fstatvfs(self._nodes.descriptor(request.node))
+        status = os.fstatvfs(self._nodes.descriptor(request.node))
         return wire.STATFS_OUT.pack(
-            found.f_blocks,
-            found.f_bfree,
-            found.f_bavail,
-            found.f_files,
-            found.f_ffree,
-            found.f_bsize,
-            found.f_namemax,
-            found.f_frsize,
+            status.f_blocks,
+            status.f_bfree,
+            status.f_bavail,
+            status.f_files,
+            status.f_ffree,
+            status.f_bsize,
+            status.f_namemax,
+            status.f_frsize,
             0,
             *[0] * 6,
         )
@@ -218,6 +211,25 @@ class PassThrough:
         return b""
 
 
+def _set_owner(path: str, valid: int, uid: int, gid: int) -> None:
+    """Change the user, the group or both, whichever `valid` names."""
+    owner, group = -1, -1
+    if valid & wire.SET_UID:
+        owner = uid
+    if valid & wire.SET_GID:
+        group = gid
+    os.chown(path, owner, group)
+
+
+def _new_time(now: int, is_now: bool, seconds: int, fraction: int) -> int:
+    """The time to set, in nanoseconds: `now`, or the one that the request gives."""
+    if is_now:
+        return now
+    return _nanoseconds(seconds, fraction)
+
+
 def _nanoseconds(seconds: int, fraction: int) -> int:
-    signed = seconds - (1 << 64) if seconds >> 63 else seconds
-    return signed * 10**9 + fraction
+    """Nanoseconds since 1970 of a time whose seconds are sent as an unsigned number."""
+    if seconds >> 63:
+        seconds -= 1 << 64
+    return seconds * 10**9 + fraction

@@ -50,21 +50,21 @@ class Identities:
 
     def assume(self, request: FuseRequest) -> PosixIdentity:
         """Make this thread act for the caller of a request; returns the identity it has now."""
-        wanted = self.squash or PosixIdentity(request.uid, request.gid, self._groups_of(request))
-        if self.root_squash and wanted.uid == 0:
-            wanted = NOBODY
-        if getattr(self._thread, "identity", None) != wanted:
-            _switch(wanted)
-            self._thread.identity = wanted
-        return wanted
+        identity = self.squash or PosixIdentity(request.uid, request.gid, self._groups_of(request))
+        if self.root_squash and identity.uid == 0:
+            identity = NOBODY
+        if getattr(self._thread, "identity", None) != identity:
+            _switch(identity)
+            self._thread.identity = identity
+        return identity
 
     def _groups_of(self, request: FuseRequest) -> Tuple[int, ...]:
         """Supplementary groups of the calling process; its group alone when it is gone or not of this node."""
         key = (request.pid, request.uid, request.gid)
         now = time.monotonic()
-        known = self._groups.get(key)
-        if known is not None and now - known[0] < GROUPS_TTL:
-            return known[1]
+        cached = self._groups.get(key)
+        if cached is not None and now - cached[0] < GROUPS_TTL:
+            return cached[1]
         groups: Tuple[int, ...] = (request.gid,)
         try:
             with open(f"/proc/{request.pid}/status", "rb") as status:

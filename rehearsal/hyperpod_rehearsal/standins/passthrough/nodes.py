@@ -40,10 +40,10 @@ class Nodes:
 
     def descriptor(self, node: int) -> int:
         """The O_PATH descriptor of a node. Raises OSError ESTALE for one that was forgotten."""
-        found = self._nodes.get(node)
-        if found is None:
+        known_node = self._nodes.get(node)
+        if known_node is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return found.descriptor
+        return known_node.descriptor
 
     def path(self, node: int) -> str:
         """A path that leads to the node's file, whatever its name is now."""

@@ -41,8 +41,14 @@ def mount_directory(
     caller's permissions too. `root_squash`: root is nobody. `state`: what the mount helper notes of the mount beside
     /proc/mounts.
     """
-    options = "allow_other" if squash is not None else "allow_other,default_permissions"
-    flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if read_only else 0) | (MS_NOATIME if no_atime else 0)
+    options = "allow_other,default_permissions"
+    if squash is not None:
+        options = "allow_other"
+    flags = MS_NOSUID | MS_NODEV
+    if read_only:
+        flags |= MS_RDONLY
+    if no_atime:
+        flags |= MS_NOATIME
 
     def start() -> FuseSession:
         name_process(program)

@@ -16,12 +16,12 @@ class AgentError(Exception):
     """The agent did not answer, or refused."""
 
 
-def sealed(question: Dict[str, Any]) -> str:
+def encode_credential(request: Dict[str, Any]) -> str:
     """A munge credential around a question. Raises AgentError."""
-    return _munge("munge", json.dumps(question))
+    return _munge("munge", json.dumps(request))
 
 
-def opened(credential: str) -> Dict[str, Any]:
+def decode_credential(credential: str) -> Dict[str, Any]:
     """A question with `uid`, who asked it. Raises AgentError when the credential is none, or was seen before."""
     head, _, payload = _munge("unmunge", credential, "--keys=UID", "--numeric").partition("\n\n")
     return {**json.loads(payload), "uid": int(head.split()[-1])}
@@ -41,15 +41,15 @@ def _munge(program: str, text: str, *arguments: str) -> str:
     return done.stdout
 
 
-def ask(host: str, question: Dict[str, Any]) -> Dict[str, Any]:
+def call_agent(host: str, request: Dict[str, Any]) -> Dict[str, Any]:
     """The agent's answer. Raises AgentError."""
     try:
         with socket.create_connection((host, PORT), timeout=PATIENCE) as sock, sock.makefile("rw") as lines:
-            lines.write(json.dumps({"credential": sealed(question)}) + "\n")
+            lines.write(json.dumps({"credential": encode_credential(request)}) + "\n")
             lines.flush()
-            answer: Optional[Dict[str, Any]] = json.loads(lines.readline() or "null")
+            response: Optional[Dict[str, Any]] = json.loads(lines.readline() or "null")
     except (OSError, ValueError) as err:
         raise AgentError(f"the cluster agent at {host}: {err}") from err
-    if answer is None or "error" in answer:
-        raise AgentError(f"the cluster agent at {host}: {answer['error'] if answer else 'no answer'}")
-    return answer
+    if response is None or "error" in response:
+        raise AgentError(f"the cluster agent at {host}: {response['error'] if response else 'no answer'}")
+    return response

@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any, Dict, List
 
-from hyperpod_rehearsal.standins.step_retry.agent_call import PORT, AgentError, opened
+from hyperpod_rehearsal.standins.step_retry.agent_call import PORT, AgentError, decode_credential
 
 SCONTROL = "/opt/slurm/bin/scontrol"
 REPLACE = "Action:Replace"
@@ -25,7 +25,7 @@ SLURMD = 6818
 TRES = ("TresPerNode", "TresPerJob", "TresPerTask", "TresPerSocket", "ReqTRES", "AllocTRES", "TRES")
 """Fields of a job that name what it has of each node, GPUs as gres."""
 
-TRIES, EACH = 2, 1.5
+TRIES, CONNECT_TIMEOUT = 2, 1.5
 """How often a slurmd is asked for a connection, and for how many seconds."""
 
 
@@ -35,14 +35,14 @@ RESIZE_WITHIN = 30.0
 
 def scontrol(*argv: str) -> str:
     """Raises AgentError with what Slurm says."""
-    with tempfile.TemporaryDirectory() as place:  # a resize leaves scripts where it was called
+    with tempfile.TemporaryDirectory() as directory:  # a resize leaves scripts where it was called
         done = subprocess.run(
             [SCONTROL, *argv],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             universal_newlines=True,
             timeout=60,
-            cwd=place,
+            cwd=directory,
         )
     if done.returncode:
         raise AgentError(f"scontrol {' '.join(argv)}: {(done.stderr or done.stdout).strip()}")
@@ -51,25 +51,25 @@ def scontrol(*argv: str) -> str:
 
 def fields(line: str) -> Dict[str, str]:
     """The fields of one record of `scontrol -o show`."""
-    found: Dict[str, str] = {}
+    by_name: Dict[str, str] = {}
     for name, value in re.findall(r"(\S+?)=(\S*)", line):
-        found.setdefault(name, value)
-    return found
+        by_name.setdefault(name, value)
+    return by_name
 
 
 def hosts(names: str) -> List[str]:
     return scontrol("show", "hostnames", names).split()
 
 
-def healthy(node: str) -> bool:
+def is_healthy(node: str) -> bool:
     record = scontrol("-o", "show", "node", node)
-    known = fields(record)
-    state = known.get("State", "")
+    node_fields = fields(record)
+    state = node_fields.get("State", "")
     if "DOWN" in state or ("FAIL" in state and any(f"Reason={reason} " in record for reason in REASONS)):
         return False
     for number in range(TRIES):
         try:
-            socket.create_connection((known.get("NodeAddr", node), SLURMD), timeout=EACH).close()
+            socket.create_connection((node_fields.get("NodeAddr", node), SLURMD), timeout=CONNECT_TIMEOUT).close()
             return True
         except OSError:
             time.sleep(0.5 if number + 1 < TRIES else 0)
@@ -79,20 +79,20 @@ def healthy(node: str) -> bool:
 class ClusterAgent:
     """Answers one question after the other."""
 
-    def answer(self, question: Dict[str, Any]) -> Dict[str, Any]:
+    def respond(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Raises AgentError."""
-        job = fields(scontrol("-o", "show", "job", str(int(question["job"]))))
+        job = fields(scontrol("-o", "show", "job", str(int(request["job"]))))
         owner = int(job["UserId"].rpartition("(")[2].rstrip(")"))
-        if question["uid"] not in (0, owner):
-            raise AgentError(f"job {job['JobId']} is not uid {question['uid']}'s")
-        if question["action"] == "expand":
-            return self._expand(job, str(int(question["donor"])))
-        return {"diagnose": self._diagnose, "shrink": self._shrink}[question["action"]](job)
+        if request["uid"] not in (0, owner):
+            raise AgentError(f"job {job['JobId']} is not uid {request['uid']}'s")
+        if request["action"] == "expand":
+            return self._expand(job, str(int(request["donor"])))
+        return {"diagnose": self._diagnose, "shrink": self._shrink}[request["action"]](job)
 
     def _diagnose(self, job: Dict[str, str]) -> Dict[str, Any]:
         if job["JobState"] != "RUNNING":
             return {"action": "NONE"}
-        bad = [node for node in hosts(job["NodeList"]) if not healthy(node)]
+        bad = [node for node in hosts(job["NodeList"]) if not is_healthy(node)]
         if not bad:
             return {"action": "NONE"}
         for node in bad:
@@ -105,10 +105,10 @@ class ClusterAgent:
 
     def _shrink(self, job: Dict[str, str]) -> Dict[str, Any]:
         before = hosts(job["NodeList"])
-        kept = [node for node in before if healthy(node)]
-        if len(kept) < len(before):
-            scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(kept)}")
-        return {"nodes": ",".join(kept), "missing": len(before) - len(kept)}
+        remaining = [node for node in before if is_healthy(node)]
+        if len(remaining) < len(before):
+            scontrol("update", f"jobid={job['JobId']}", f"nodelist={','.join(remaining)}")
+        return {"nodes": ",".join(remaining), "missing": len(before) - len(remaining)}
 
     def _expand(self, job: Dict[str, str], donor: str) -> Dict[str, Any]:
         scontrol("update", f"jobid={donor}", "numnodes=0")
@@ -124,16 +124,16 @@ class ClusterAgent:
         return {"nodes": ",".join(hosts(fields(scontrol("-o", "show", "job", job["JobId"]))["NodeList"]))}
 
 
-class _QuestionHandler(socketserver.StreamRequestHandler):
+class _AgentRequestHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self.request.settimeout(30)
         try:
-            question = opened(json.loads(self.rfile.readline(65536))["credential"])
-            answer = ClusterAgent().answer(question)
+            request = decode_credential(json.loads(self.rfile.readline(65536))["credential"])
+            response = ClusterAgent().respond(request)
         except (AgentError, OSError, ValueError, KeyError, subprocess.SubprocessError) as err:
-            question, answer = {}, {"error": str(err) or repr(err)}
-        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {question} -> {answer}", flush=True)
-        self.wfile.write(json.dumps(answer).encode() + b"\n")
+            request, response = {}, {"error": str(err) or repr(err)}
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {request} -> {response}", flush=True)
+        self.wfile.write(json.dumps(response).encode() + b"\n")
 
 
 class _AgentServer(socketserver.ThreadingTCPServer):
@@ -142,7 +142,7 @@ class _AgentServer(socketserver.ThreadingTCPServer):
 
 
 def main(argv: List[str]) -> int:
-    with _AgentServer(("0.0.0.0", PORT), _QuestionHandler) as server:
+    with _AgentServer(("0.0.0.0", PORT), _AgentRequestHandler) as server:
         server.serve_forever()
     return 0
 

@@ -16,7 +16,7 @@ import threading
 from types import FrameType
 from typing import Any, Dict, List, Optional, Sequence
 
-from hyperpod_rehearsal.standins.step_retry.agent_call import AgentError, ask
+from hyperpod_rehearsal.standins.step_retry.agent_call import AgentError, call_agent
 
 BELOW, WATCH = "HYPERPOD_STANDIN_BELOW", "HYPERPOD_STANDIN_WATCH"
 SLURM_BIN = "/opt/slurm/bin"
@@ -28,18 +28,18 @@ _GRACE = 15.0
 
 
 class RetriedSrun:
-    """One `srun`: `program` is its real path, `words` its arguments."""
+    """One `srun`: `program` is its real path, `arguments` its own."""
 
-    def __init__(self, program: str, words: Sequence[str]) -> None:
-        self._argv = [program, *words]
+    def __init__(self, program: str, arguments: Sequence[str]) -> None:
+        self._argv = [program, *arguments]
         self._job = os.environ["SLURM_JOB_ID"]
         self._step = "0"
         self._child: Optional[subprocess.Popen[bytes]] = None
         self._srun: Optional[subprocess.Popen[bytes]] = None
         self._ended = False
-        self._controller = _controller()
+        self._controller = _controller_address()
         self._listener = socket.create_server(("0.0.0.0", 0))
-        threading.Thread(target=self._hear, daemon=True).start()
+        threading.Thread(target=self._watch_task_failures, daemon=True).start()
 
     def run(self) -> int:
         """Until the step ends well, nobody retries it, or somebody ends srun."""
@@ -51,19 +51,19 @@ class RetriedSrun:
             if code == 0 or self._ended:
                 return code
             try:
-                if not self._exchanged():
+                if not self._exchange_nodes():
                     return code
             except AgentError as err:
-                self._say(f"{err}", "Error")
+                self._log(f"{err}", "Error")
                 return code
             attempt += 1
-            self._say(f"Retrying step. Attempt number: {attempt}")
+            self._log(f"Retrying step. Attempt number: {attempt}")
 
     def _launch(self) -> int:
         """Start the real srun and wait for it; its exit code."""
         reading, writing = os.pipe()
-        own = f"{socket.gethostname()}:{self._listener.getsockname()[1]}"
-        env = {**os.environ, BELOW: str(writing), WATCH: own}
+        listener_address = f"{socket.gethostname()}:{self._listener.getsockname()[1]}"
+        env = {**os.environ, BELOW: str(writing), WATCH: listener_address}
         libc = ctypes.CDLL(None)
         # Who kills this process means srun: its ranks must not go on without it.
         self._child = subprocess.Popen(
@@ -73,24 +73,26 @@ class RetriedSrun:
             preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
         )
         os.close(writing)
-        with os.fdopen(reading) as told:
-            self._step = told.readline().strip() or self._step
+        with os.fdopen(reading) as step_pipe:
+            self._step = step_pipe.readline().strip() or self._step
         self._srun = self._child
         code = self._child.wait()
         self._srun = None
-        return code if code >= 0 else 128 - code
+        if code >= 0:
+            return code
+        return 128 - code
 
-    def _hear(self) -> None:
+    def _watch_task_failures(self) -> None:
         """A task has failed: srun ends its step, and is ended itself where a node of the step no longer answers it."""
         while True:
-            with self._listener.accept()[0] as told:
-                told.settimeout(5)
+            with self._listener.accept()[0] as connection:
+                connection.settimeout(5)
                 try:
-                    known = told.recv(16).startswith(b"failed")
+                    is_failure = connection.recv(16).startswith(b"failed")
                 except OSError:
-                    known = False
+                    is_failure = False
             child = self._srun
-            if known and child is not None and child.poll() is None:
+            if is_failure and child is not None and child.poll() is None:
                 child.terminate()
                 try:
                     child.wait(_GRACE)
@@ -102,36 +104,36 @@ class RetriedSrun:
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)
 
-    def _exchanged(self) -> bool:
+    def _exchange_nodes(self) -> bool:
         """Whether the step is to be started again: the unhealthy nodes are replaced then. Raises AgentError."""
-        self._say("Initiating communication with cluster agent to diagnose health of nodes")
-        answer = self._ask("diagnose")
-        self._say(f"Response from cluster agent: JobId={self._job}, ResumeAction={answer['action']}")
-        if answer["action"] != "RETRYSTEP":
-            if answer["action"] == "REQUEUEJOB":
+        self._log("Initiating communication with cluster agent to diagnose health of nodes")
+        diagnosis = self._call_agent("diagnose")
+        self._log(f"Response from cluster agent: JobId={self._job}, ResumeAction={diagnosis['action']}")
+        if diagnosis["action"] != "RETRYSTEP":
+            if diagnosis["action"] == "REQUEUEJOB":
                 signal.pause()  # Slurm ends this run of the job
             return False
-        self._say("Job failed - replacing nodes")
-        self._say("Job failed - Droping unhealthy nodes")
-        shrunk = self._ask("shrink")
-        self._say(f"Succesfully shrink job to retain healthy nodes {shrunk['nodes']}")
+        self._log("Job failed - replacing nodes")
+        self._log("Job failed - Droping unhealthy nodes")
+        shrunk = self._call_agent("shrink")
+        self._log(f"Succesfully shrink job to retain healthy nodes {shrunk['nodes']}")
         donor = self._allocate(shrunk["missing"], shrunk["nodes"])
         if donor is None or self._ended:
             return False
-        expanded = self._ask("expand", donor=donor)
-        self._say("Job Expansion complete")
-        self._say(f"Updating to new node list {expanded['nodes']}")
+        expanded = self._call_agent("expand", donor=donor)
+        self._log("Job Expansion complete")
+        self._log(f"Updating to new node list {expanded['nodes']}")
         self._argv = [renamed(word, expanded["nodes"]) for word in self._argv]
         return not self._ended
 
-    def _ask(self, action: str, **more: str) -> Dict[str, Any]:
-        return ask(self._controller, {"action": action, "job": self._job, **more})
+    def _call_agent(self, action: str, **more: str) -> Dict[str, Any]:
+        return call_agent(self._controller, {"action": action, "job": self._job, **more})
 
-    def _allocate(self, count: int, besides: str) -> Optional[str]:
+    def _allocate(self, count: int, excluded: str) -> Optional[str]:
         """The number of a job with so many other nodes, once there are such; it gives them to ours."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SALLOC", "SPANK"))}
         argv = [f"{SLURM_BIN}/salloc", "--no-shell", f"--dependency=expand:{self._job}", f"--nodes={count}"]
-        argv.append(f"--exclude={besides}")
+        argv.append(f"--exclude={excluded}")
         for name, option in (
             ("SLURM_NTASKS_PER_NODE", "--ntasks-per-node"),
             ("SLURM_CPUS_PER_TASK", "--cpus-per-task"),
@@ -148,24 +150,30 @@ class RetriedSrun:
             granted = granted or re.search(r"Granted job allocation (\d+)", line)
             if "queued and waiting" in line or "error" in line:
                 print(line.replace("salloc:", "srun:", 1), file=sys.stderr, flush=True)
-        return granted.group(1) if salloc.wait() == 0 and granted else None
+        if salloc.wait() == 0 and granted:
+            return granted.group(1)
+        return None
 
-    def _say(self, words: str, kind: str = "Info") -> None:
-        print(f"[Auto Resume] {kind}: JobID: {self._job} StepID: {self._step} {words}", file=sys.stderr, flush=True)
+    def _log(self, message: str, kind: str = "Info") -> None:
+        print(f"[Auto Resume] {kind}: JobID: {self._job} StepID: {self._step} {message}", file=sys.stderr, flush=True)
 
 
 def renamed(word: str, nodes: str) -> str:
     """An argument of srun with the job's nodes in the place of those that it named before."""
-    return f"--nodelist={nodes}" if word.startswith("--nodelist=") else word
+    if word.startswith("--nodelist="):
+        return f"--nodelist={nodes}"
+    return word
 
 
-def _controller() -> str:
+def _controller_address() -> str:
     """The address of slurm.conf's first SlurmctldHost, its name where none is given."""
     shown = subprocess.run(
         [f"{SLURM_BIN}/scontrol", "show", "config"], stdout=subprocess.PIPE, universal_newlines=True, timeout=30
     ).stdout
-    found = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^(\s]+)(?:\(([^)\s]+)\))?", shown, re.M)
-    return (found.group(2) or found.group(1)) if found else "localhost"
+    match = re.search(r"^SlurmctldHost\[0\]\s*=\s*([^(\s]+)(?:\(([^)\s]+)\))?", shown, re.M)
+    if match:
+        return match.group(2) or match.group(1)
+    return "localhost"
 
 
 def main(argv: List[str]) -> int:

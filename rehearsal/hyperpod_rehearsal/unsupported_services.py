@@ -11,23 +11,31 @@ CODE = "UnknownOperationException"
 XML_BY_REST = ("route53", "cloudfront")
 """Services that answer plain REST calls in XML; the others do in JSON."""
 
-Answer = tuple[int, dict[str, str], bytes]
+HttpResponse = tuple[int, dict[str, str], bytes]
 
 
-def signed_for(headers: Mapping[str, str]) -> str:
+def signed_service(headers: Mapping[str, str]) -> str:
     """The service in a signature's scope, "" without a signature. `headers`: with lower-case names."""
-    _, found, rest = headers.get("authorization", "").partition("Credential=")
+    _, separator, rest = headers.get("authorization", "").partition("Credential=")
     scope = rest.partition(",")[0].split("/")
-    return scope[-2] if found and len(scope) >= 4 else ""
+    if separator and len(scope) >= 4:
+        return scope[-2]
+    return ""
 
 
-def refusal(headers: Mapping[str, str], body: bytes) -> Answer:
+def refusal(headers: Mapping[str, str], body: bytes) -> HttpResponse:
     """Status, headers and body for such a request."""
-    service, target = signed_for(headers), headers.get("x-amz-target", "")
+    service, target = signed_service(headers), headers.get("x-amz-target", "")
     kind = headers.get("content-type", "")
-    form = parse_qs(body.decode("utf-8", "replace")) if "x-www-form-urlencoded" in kind else {}
+    if "x-www-form-urlencoded" in kind:
+        form = parse_qs(body.decode("utf-8", "replace"))
+    else:
+        form = {}
     called = target.rpartition(".")[2] or form.get("Action", [""])[0]
-    what = f"{called} of {service}" if called and service else called or service
+    if called and service:
+        what = f"{called} of {service}"
+    else:
+        what = called or service
     message = f"only SageMaker's clusters, S3, EFS and the nodes' logs are here: this is a rehearsal and has no {what}"
     if form and service == "ec2":
         return 400, {"Content-Type": "text/xml"}, _xml(message, "<Response><Errors>{}</Errors></Response>")

@@ -24,18 +24,18 @@ def require(path: Path) -> None:
     """
     for level in reversed([path, *path.parents]):
         try:
-            found = os.lstat(level)
+            status = os.lstat(level)
         except FileNotFoundError:
             return
-        wrong = _wrong(str(level), found, last=level == path)
-        if wrong:
+        problem = _trust_problem(str(level), status, last=level == path)
+        if problem:
             raise Untrusted(
-                f"{level} {wrong}, so nothing in {path} is believed",
+                f"{level} {problem}, so nothing in {path} is believed",
                 hint=f"look at it (ls -ld {level}), then move it away or name another place",
             )
 
 
-def ours(path: Path) -> bool:
+def is_trusted(path: Path) -> bool:
     """Whether `path` is there and `require` has nothing against it."""
     try:
         require(path)
@@ -53,16 +53,16 @@ def make(path: Path) -> None:
     require(path)
 
 
-def _wrong(path: str, found: os.stat_result, last: bool) -> Optional[str]:
-    owner = f"of uid {found.st_uid}"
-    if stat.S_ISLNK(found.st_mode):
+def _trust_problem(path: str, status: os.stat_result, last: bool) -> Optional[str]:
+    owner = f"of uid {status.st_uid}"
+    if stat.S_ISLNK(status.st_mode):
         return f"is {files.kind_of(path)} {owner}"
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return f"is no directory but {files.kind_of(path) or 'a file'} {owner}"
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to uid {found.st_uid}, expected root or uid {os.geteuid()}"
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {status.st_uid}, expected root or uid {os.geteuid()}"
     # In root's sticky directories, as /tmp is, nobody renames or removes what is another's.
-    sticky = found.st_mode & stat.S_ISVTX and found.st_uid == 0 and not last
-    if found.st_mode & _OTHERS_WRITE and not sticky:
-        return f"may be written to by others ({stat.filemode(found.st_mode)} {owner})"
+    sticky = status.st_mode & stat.S_ISVTX and status.st_uid == 0 and not last
+    if status.st_mode & _OTHERS_WRITE and not sticky:
+        return f"may be written to by others ({stat.filemode(status.st_mode)} {owner})"
     return None

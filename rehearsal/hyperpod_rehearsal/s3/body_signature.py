@@ -12,69 +12,74 @@ from hyperpod_rehearsal.signature import Claim
 from hyperpod_rehearsal.standins import sigv4
 
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
-WORDS = (sigv4.UNSIGNED, "STREAMING-UNSIGNED-PAYLOAD-TRAILER", SIGNED_CHUNKS, f"{SIGNED_CHUNKS}-TRAILER")
+PAYLOAD_MARKERS = (sigv4.UNSIGNED, "STREAMING-UNSIGNED-PAYLOAD-TRAILER", SIGNED_CHUNKS, f"{SIGNED_CHUNKS}-TRAILER")
 TRAILER_SIGNATURE = "x-amz-trailer-signature"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class BodySeal:
+class BodySignature:
     """Of one body. Every method raises S3Error as S3 answers what does not fit."""
 
     def __init__(self, claim: Claim) -> None:
         payload = claim.payload or ""
-        if payload not in WORDS and not _DIGEST.fullmatch(payload):
+        if payload not in PAYLOAD_MARKERS and not _DIGEST.fullmatch(payload):
             raise S3Error(
                 400,
                 "InvalidArgument",
                 "x-amz-content-sha256 must be UNSIGNED-PAYLOAD, one of the STREAMING- words, or a valid sha256 value.",
             )
-        self.digest = payload if _DIGEST.fullmatch(payload) else ""
+        if _DIGEST.fullmatch(payload):
+            self.digest = payload
+        else:
+            self.digest = ""
         self.chunked = payload.startswith("STREAMING-")
         self.signed_chunks = payload.startswith(SIGNED_CHUNKS)
         self._signed_trailer = payload == f"{SIGNED_CHUNKS}-TRAILER"
         self._claim = claim
-        self._last = claim.signature
+        self._previous_signature = claim.signature
 
-    def watched(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    def verify_digest(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The same bytes, and at their end the look at their digest."""
         if not self.digest:
             yield from chunks
             return
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for chunk in chunks:
-            found.update(chunk)
+            digest.update(chunk)
             yield chunk
-        if not hmac.compare_digest(found.hexdigest(), self.digest):
+        if not hmac.compare_digest(digest.hexdigest(), self.digest):
             raise S3Error(
                 400,
                 "XAmzContentSHA256Mismatch",
                 "The provided 'x-amz-content-sha256' header does not match what was computed.",
             )
 
-    def chunk(self, parameters: bytes, digest: str) -> None:
+    def check_chunk(self, parameters: bytes, digest: str) -> None:
         """After each chunk. `parameters`: what stands behind its size; `digest`: SHA-256 of its bytes."""
         if self.signed_chunks:
-            said = parameters.partition(b"chunk-signature=")[2].strip()
-            self._follow(said, f"{sigv4.ALGORITHM}-PAYLOAD", sigv4.EMPTY_SHA256, digest)
+            signature = parameters.partition(b"chunk-signature=")[2].strip()
+            self._check_next(signature, f"{sigv4.ALGORITHM}-PAYLOAD", sigv4.EMPTY_SHA256, digest)
 
-    def trailers(self, trailers: Mapping[str, str]) -> None:
+    def check_trailers(self, trailers: Mapping[str, str]) -> None:
         """After the last chunk."""
         if self._signed_trailer:
             text = "".join(f"{name}:{value}\n" for name, value in trailers.items() if name != TRAILER_SIGNATURE)
-            self._follow(
+            self._check_next(
                 trailers.get(TRAILER_SIGNATURE, "").encode(),
                 f"{sigv4.ALGORITHM}-TRAILER",
                 hashlib.sha256(text.encode("latin-1")).hexdigest(),
             )
 
-    def _follow(self, said: bytes, algorithm: str, *rest: str) -> None:
+    def _check_next(self, signature: bytes, algorithm: str, *rest: str) -> None:
         claim = self._claim
-        made = sigv4.signature(claim.signing_key, algorithm, claim.stamp, claim.scope, self._last, *rest)
-        if not hmac.compare_digest(made.encode(), said):
+        expected = sigv4.signature(
+            claim.signing_key, algorithm, claim.stamp, claim.scope, self._previous_signature, *rest
+        )
+        if not hmac.compare_digest(expected.encode(), signature):
             raise S3Error(
                 403,
                 "SignatureDoesNotMatch",
                 "The request signature we calculated does not match the "
                 "signature you provided. Check your key and signing method.",
             )
-        self._last = made
+        self._previous_signature = expected

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Set
 
 import model
@@ -50,7 +51,7 @@ class HeldCapture:
     def __init__(self, key: Key) -> None:
         self.key, self.slot, self.shard, self.part = key, None, None, None
         self.jobs: Set[str] = set()
-        self.attempt = f"seq-{key[1]:06d}.step-{10 * key[1]:010d}.e{key[0]}-{key[2]}"
+        self.checkpoint_id = f"seq-{key[1]:06d}.step-{10 * key[1]:010d}.e{key[0]}-{key[2]}"
 
 
 class HeldCaptures:
@@ -88,7 +89,18 @@ class Rank0:
         )
         self.ends: Set[OrderKind] = set()
         captures: Any = HeldCaptures()
-        self.leader = Leader(world, hub, captures, storage, self.events.put, self._on_order, chores, counted)
+        setup: Any = SimpleNamespace(world=world, incarnation=model.INCARNATION)
+        self.leader = Leader(
+            setup,
+            hub,
+            captures,
+            storage,
+            self.events.put,
+            self._on_order,
+            lambda event: None,
+            counted,
+            is_trainer_alive=lambda: True,
+        )
 
     def _on_message(self, rank: int, message: Any) -> None:
         if message is None:
@@ -174,7 +186,7 @@ def main(world: int, root: str) -> None:
         phase(f"captured, {kind}", f"captured {seq}", partial(on_report, 0, RankCaptured(key, False, None)))
         phase(f"sealed, {kind}", f"sealed {seq}", partial(on_report, 0, RankSealed(key)))
         phase(f"commit, {kind}", f"persisted {seq}", partial(on_report, 0, done))
-    files = Path(root) / HeldCapture(model.key(1)).attempt
+    files = Path(root) / HeldCapture(model.key(1)).checkpoint_id
     meter.rows["files"] = {path.name: path.stat().st_size for path in sorted(files.iterdir())}
     print(json.dumps({"files": meter.rows["files"]}), flush=True)
     on_report(0, RankCaptured(model.key(3), False, None))

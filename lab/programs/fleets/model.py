@@ -198,8 +198,8 @@ class SharedEncoder(ReportEncoder):
     """The texts of all ranks. Each rank's own encoder says a text outright once it was asked for it; this one never
     does, or all ranks would."""
 
-    def text(self, requested: str) -> Optional[str]:
-        text_or_none = super().find_text(requested)
+    def find_text(self, text_digest: str) -> Optional[str]:
+        text_or_none = super().find_text(text_digest)
         self._requested.clear()
         return text_or_none
 

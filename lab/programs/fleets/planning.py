@@ -66,7 +66,7 @@ class SimulatedRanks(Ranks):
         module: Any = collectives
         module.dist = self.wire
 
-    def _all(self, data: bytes, size: int) -> List[bytes]:
+    def _all_gather_bytes(self, data: bytes, size: int) -> List[bytes]:
         self.wire.received += size * (self.world - 1)
         return super()._all_gather_bytes(data, size)
 

@@ -26,7 +26,7 @@ HEAVY = (
 EVERY_MODULE = """
 import importlib, json, sys
 from hyperpod_kit.cli.main import SECTIONS
-places = {name: entry.place.partition(":")[0] for entries in SECTIONS.values() for name, entry in entries.items()}
+places = {name: entry.import_path.partition(":")[0] for entries in SECTIONS.values() for name, entry in entries.items()}
 found = {}
 for name, module in places.items():
     before = set(sys.modules)

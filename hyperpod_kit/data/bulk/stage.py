@@ -74,7 +74,7 @@ def stage(
 
     `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory;
     `reply_timeout`: seconds after which a mount of the source that gives no answer counts as failed.
-    Raises DataError, DataUnavailable when files do not come, OSError.
+    Raises DataError, DataUnavailable when files do not come, Unreachable for a bucket that cannot be listed, OSError.
     """
     started_at = time.monotonic()
     engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)

@@ -31,7 +31,7 @@ from hyperpod_kit.data.bulk import directory, etag, s5cmd  # noqa: E402
 from hyperpod_kit.data.bulk.stage import stage  # noqa: E402
 from hyperpod_kit.data.index.build import build  # noqa: E402
 from hyperpod_kit.data.reading import objects  # noqa: E402
-from hyperpod_kit.errors import DataError, DataUnavailable  # noqa: E402
+from hyperpod_kit.errors import DataError, DataUnavailable, Unreachable  # noqa: E402
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory  # noqa: E402
 from hyperpod_rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_rehearsal.s3.store import StoredBuckets  # noqa: E402
@@ -271,7 +271,7 @@ def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     assert stage("s3://corpus/run", str(tmp_path / "out")).brought == 1
     with pytest.raises(DataError, match="there are no files"):
         stage("s3://corpus/none", str(tmp_path / "out"))
-    with pytest.raises(DataError, match="cannot be listed: NoSuchBucket"):
+    with pytest.raises(Unreachable, match="cannot be listed: NoSuchBucket"):
         stage("s3://nowhere/run", str(tmp_path / "out"))
     client.put_object(Bucket=BUCKET, Key="bad/a/../../b", Body=b"x")
     with pytest.raises(DataError, match="cannot be the path of a file"):

@@ -108,7 +108,7 @@ def example_bundle(**changes: Any) -> Bundle:
     """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
     settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
     if "mounts" in changes:
-        changes["written_mounts"] = tuple(SourcedMount(mount, "") for mount in changes.pop("mounts"))
+        changes["sourced_mounts"] = tuple(SourcedMount(mount, "") for mount in changes.pop("mounts"))
     return render(replace(settings, **{"failure_pause": 0.0, **changes}))
 
 

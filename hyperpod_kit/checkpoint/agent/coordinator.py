@@ -50,7 +50,7 @@ class CaptureState(enum.Enum):
     OVERTAKEN = "overtaken"
 
     @property
-    def is_busy(self) -> bool:
+    def is_processing_captured(self) -> bool:
         """Every rank has it, it has had no end, and something is being done with it."""
         return self in _BUSY
 
@@ -184,7 +184,7 @@ class Coordinator:
 
     @property
     def _busy(self) -> bool:
-        return any(capture.state.is_busy for capture in self._captures.values())
+        return any(capture.state.is_processing_captured for capture in self._captures.values())
 
     def hurry(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
@@ -440,7 +440,7 @@ class Coordinator:
         capture = self._captures.get(key)
         if capture is None or capture.state is CaptureState.COMPARING:
             return []
-        if not capture.state.is_busy and capture.state is not CaptureState.IN_MEMORY:
+        if not capture.state.is_processing_captured and capture.state is not CaptureState.IN_MEMORY:
             return []
         return self._end_capture(capture, CaptureState.FAILED, key, reason)
 

@@ -57,8 +57,8 @@ class ElasticBatchSampler:
         self._cached: dict[int, list[RankBatch]] = {}
         if not self.course.steps_left(0, self.samples_per_step):
             raise ValueError(
-                f"an epoch of {order.samples} samples has no step of {self.samples_per_step} (batch_size={batch_size} on {ranks} "
-                f"ranks), and last={last.value!r} leaves out what does not fill one"
+                f"an epoch of {order.samples} samples has no step of {self.samples_per_step} "
+                f"(batch_size={batch_size} on {ranks} ranks), and last={last.value!r} leaves out what does not fill one"
             )
 
     def take(self, order: SampleOrder) -> None:

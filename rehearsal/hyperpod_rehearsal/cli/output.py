@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 from hyperpod_kit.cli.output import cell, console
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from hyperpod_rehearsal.sandbox import SandboxResult
 
 
@@ -17,10 +19,9 @@ class Progress:
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
+        self._status: Optional[Status] = None
         if self._console.is_terminal:
             self._status = self._console.status("")
-        else:
-            self._status = None
         self._started = time.monotonic()
         self._last = ""
 

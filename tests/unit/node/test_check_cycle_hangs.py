@@ -119,7 +119,7 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
     make_node: Any, silent_mount: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = make_node([LUSTRE])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(1.0), 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(3.0), 3)))
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     with silent_mount(fake.root / "fsx"):
         real = os.kill
@@ -137,7 +137,7 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
 @FUSE
 def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any, serving_mount: Any) -> None:
     fake = make_node([LUSTRE, EFS])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(1.0), 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(3.0), 3)))
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     with serving_mount(fake.root / "fsx") as daemon:
         fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")

@@ -22,10 +22,8 @@ _FUSE = "a FUSE file system, whose answers are what the kernel asked for"
 
 _TORCH = "torch's writer names its files itself, in a directory that is held and closed to others"
 
-_TRAINS = "in a temporary directory that `train` has made"
-
 EXCEPTIONS: Dict[str, str] = {
-    "checkpoint/adapters/huggingface.py:CheckpointedTraining._prepare_resume": _TRAINS,
+    "checkpoint/adapters/huggingface.py:CheckpointedTraining._prepare_resume": "in a temporary directory of `train`",
     "storage/bench/replay/replaying.py:Replaying._dcp": "torch's writer is measured, in a directory of the bench",
     "checkpoint/exporting/checkpoint.py:_to_dcp": _TORCH,
     "checkpoint/exporting/to_megatron.py:write": _TORCH,

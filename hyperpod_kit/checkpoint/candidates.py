@@ -40,10 +40,10 @@ class HeldShard:
 
 
 class ResumeFrom(NamedTuple):
-    """What `job run` said. `first`: the newest attempt of the root that may be tried, beside what the job's attempt
-    `own` has committed; without `near` only the root is looked at. `fresh`: without `job run`, a person wants to begin
-    at step 0 where nothing can be restored. `undecided`: why nothing is restored, because nobody has said it who
-    should have."""
+    """The decision of `job run`. `first`: the newest checkpoint of the root that may be tried, beside what the job's
+    attempt `job_attempt` has committed; without `near` only the root is read. `fresh`: without `job run`, a person
+    wants to begin at step 0 where nothing can be restored. `undecided`: why nothing is restored where no decision was
+    made."""
 
     first: str | None = None
     near: bool = True
@@ -79,7 +79,7 @@ def from_checkpoint_id(checkpoint_id: str, *, near: bool) -> ResumeFrom:
 @wire_values.register_type
 @dataclass
 class Candidate:
-    """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard.
+    """A checkpoint to try. `copies[rank]` are the tiers besides the root on which that rank has its shard.
 
     `skip_reason`: why it is passed over: a tombstone (it comes again when nothing else is left), or not every rank has
     it. `lost`: it has no manifest any more, and other records say that it was committed.

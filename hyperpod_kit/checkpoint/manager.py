@@ -1,7 +1,7 @@
 """Save and restore, from the training loop's side.
 
 A training program makes one `Manager` per rank and calls its `restore`, `step` or `save`, and `close`. They delegate to
-`startup` (what the ranks agree on), `earlier_captures` (what can be restored), `staging` (the copy) and `saves` (the
+`startup` (what the ranks agree on), `recovered_snapshots` (what can be restored), `staging` (the copy) and `saves` (the
 handles).
 """
 

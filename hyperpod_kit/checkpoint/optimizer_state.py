@@ -330,7 +330,7 @@ def _move_beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
 
 
 def _numbered(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Undo the renaming of `optimizer.state_of`."""
+    """Undo the renaming of `optimizer.named_state`."""
     if not is_standard_form(body):
         return body
     number = {name: index for index, name in enumerate(names)}

@@ -26,7 +26,7 @@ class SaveIds:
 
     def claim(self) -> None:
         """A collective. Where the root cannot be written, the epoch is still to be claimed by the next save."""
-        self.epoch, seq, self.unclaimed = startup.agree_epoch(self._ranks, self._start, self._earlier)
+        self.epoch, seq, self.unclaimed = startup.claim_start_epoch(self._ranks, self._start, self._earlier)
         self._seq = max(self._seq, seq)
 
     def next_seq(self) -> int:

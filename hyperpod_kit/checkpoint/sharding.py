@@ -2,7 +2,7 @@
 
 No collective here but where whole tensors are gathered: a DTensor (DDP over a mesh, FSDP2, HSDP, tensor parallel) and
 a ShardedTensor (FSDP1) carry everything that is needed; plain tensors are equal on all ranks that have their name (see
-`holders`).
+`placement`).
 """
 
 from __future__ import annotations

@@ -64,5 +64,5 @@ def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) 
             raise NotEnoughSharedMemory(
                 f"{shm_paths.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need "
                 f"at least {need / 1e6:.0f} MB and what the optimizer adds",
-                hint=shm_slots.describe_larger(4 * need),
+                hint=shm_slots.shared_memory_hint(4 * need),
             )

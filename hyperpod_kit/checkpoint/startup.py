@@ -180,12 +180,12 @@ class Epoch(NamedTuple):
     problem: str = ""
 
 
-def agree_epoch(ranks: Ranks, identity: StartIdentity, near: Sequence[Key]) -> Epoch:
+def claim_start_epoch(ranks: Ranks, identity: StartIdentity, keys_of_all_ranks: Sequence[Key]) -> Epoch:
     """Rank 0 claims an epoch above everything that the root and the ranks have. Raises CheckpointError.
 
-    `near`: what all ranks have in memory and on their nodes' disks.
+    `keys_of_all_ranks`: what all ranks have in memory and on their nodes' disks.
     """
-    hot = [key[:2] for key in near]
+    hot = [key[:2] for key in keys_of_all_ranks]
     response: Any = None
     if ranks.rank == 0:
         try:

@@ -214,7 +214,7 @@ class Collector:
         subclass: torch.Tensor | None = None,
     ) -> str | dict[str, Any]:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
-        Of a subclass that is made of several tensors, its record. `whole`: the subclass of which it is a part.
+        Of a subclass that is made of several tensors, its record. `subclass`: the one of which it is a part.
 
         Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts (DTensor,
         ShardedTensor).

@@ -35,7 +35,8 @@ class Finding:
         where = self.path
         if self.line:
             where = f"{self.path} (line {self.line}, column {self.column})"
-        return f"{self.severity} {self.code} {_line(where)}: {_line(self.message)}. {_line(self.hint)}"
+        message, hint = _escaped_and_shortened(self.message), _escaped_and_shortened(self.hint)
+        return f"{self.severity} {self.code} {_escaped_and_shortened(where)}: {message}. {hint}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -57,7 +58,7 @@ def under(path: str, parent: str) -> bool:
     return path == parent or path.startswith((parent + ".", parent + "["))
 
 
-def _line(text: str) -> str:
+def _escaped_and_shortened(text: str) -> str:
     """Shorten a text to one line that a terminal takes as text, whatever somebody wrote into the file."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if len(shown) <= LONGEST:

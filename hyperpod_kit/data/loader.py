@@ -239,7 +239,7 @@ class ElasticLoader(DataLoader[Any]):
     @property
     def remaining(self) -> int:
         """How many steps there are from here to the end of the epoch."""
-        return self._elastic.course.steps_left(self.position, self._elastic.group)
+        return self._elastic.course.steps_left(self.position, self._elastic.samples_per_step)
 
     @property
     def fillers(self) -> int:

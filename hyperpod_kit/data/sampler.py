@@ -55,9 +55,9 @@ class ElasticBatchSampler:
         self.course = Course(order.samples, last)
         self.position = 0
         self._cached: dict[int, list[RankBatch]] = {}
-        if not self.course.steps_left(0, self.group):
+        if not self.course.steps_left(0, self.samples_per_step):
             raise ValueError(
-                f"an epoch of {order.samples} samples has no step of {self.group} (batch_size={batch_size} on {ranks} "
+                f"an epoch of {order.samples} samples has no step of {self.samples_per_step} (batch_size={batch_size} on {ranks} "
                 f"ranks), and last={last.value!r} leaves out what does not fill one"
             )
 
@@ -67,7 +67,7 @@ class ElasticBatchSampler:
         self._cached.clear()
 
     @property
-    def group(self) -> int:
+    def samples_per_step(self) -> int:
         """How many samples a step of all ranks has."""
         return self.batch_size * self.ranks
 
@@ -77,8 +77,8 @@ class ElasticBatchSampler:
         begin = epoch * self.course.samples
         if self.course.last is Last.REPEAT and self.position - begin:
             # Steps reach over the end of an epoch, so this one began with the step after that.
-            begin = self.position - (self.position - begin) // self.group * self.group
-        return self.course.steps_left(begin, self.group)
+            begin = self.position - (self.position - begin) // self.samples_per_step * self.samples_per_step
+        return self.course.steps_left(begin, self.samples_per_step)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.batches(self.position):
@@ -114,7 +114,7 @@ class ElasticBatchSampler:
         if self._cached:
             most = max(1, _NUMBERS_PER_STEP // self.batch_size)
         while len(steps) < most and self.course.epoch(position) == epoch:
-            step = self.course.step(position, self.group)
+            step = self.course.step(position, self.samples_per_step)
             if step is None:
                 break
             steps.append(step)

@@ -170,7 +170,7 @@ class TrainerLoader(ElasticLoader):
     @property
     def samples_of_a_step(self) -> int:
         """Count the samples of a step on all ranks."""
-        return self._elastic.group
+        return self._elastic.samples_per_step
 
     def __len__(self) -> int:
         return self.steps * self._accumulated

@@ -17,7 +17,7 @@ from hyperpod_kit.job.outcome import earliest, furthest
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.sole_run import SoleRun
+from hyperpod_kit.job.sole_run import JobRunLock
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, verdict
 from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
@@ -37,7 +37,7 @@ class Beginning:
     runner: Runner
     report: JobReport
     signals: Signals
-    sole: SoleRun
+    sole: JobRunLock
 
     def identify(self, job: JobEnvironment) -> Optional[JobEnvironment]:
         """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""

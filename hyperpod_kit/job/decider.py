@@ -65,7 +65,7 @@ from hyperpod_kit.job.retry_policy import (
 )
 from hyperpod_kit.job.run_ends import RunHandedBack, RunStopped
 from hyperpod_kit.job.signals import Signals
-from hyperpod_kit.job.sole_run import SoleRun
+from hyperpod_kit.job.sole_run import JobRunLock
 from hyperpod_kit.job.step_retry import StepRetry
 from hyperpod_kit.job.step_retry_log import RetryLog
 from hyperpod_kit.job.storage import CheckpointRoot
@@ -122,7 +122,7 @@ class Decider:
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
-        with contextlib.closing(SoleRun(self._options.root)) as sole:
+        with contextlib.closing(JobRunLock(self._options.root)) as sole:
             return self._run(Beginning(self._options, self._runner, self._report, self._signals, sole))
 
     def _run(self, first: Beginning) -> int:

@@ -24,7 +24,7 @@ _QUEUE = 1024
 _ANOTHER_USER = 0
 
 
-class SoleRun:
+class JobRunLock:
     """Holds a root for this process once it is taken, until it is closed."""
 
     def __init__(self, root: str) -> None:

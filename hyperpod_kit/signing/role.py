@@ -62,15 +62,15 @@ def node_role_credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credenti
 
 def region(environ: Mapping[str, str]) -> str:
     """The region that this node is in, "" where nobody says."""
-    return _metadata_entry(environ, REGION)
+    return _metadata_entry_or_empty(environ, REGION)
 
 
 def instance_id(environ: Mapping[str, str]) -> str:
     """This machine's id, "" where nobody says."""
-    return _metadata_entry(environ, INSTANCE_ID)
+    return _metadata_entry_or_empty(environ, INSTANCE_ID)
 
 
-def _metadata_entry(environ: Mapping[str, str], path: str) -> str:
+def _metadata_entry_or_empty(environ: Mapping[str, str], path: str) -> str:
     base, headers, reason = _token(environ)
     response = None
     if not reason:

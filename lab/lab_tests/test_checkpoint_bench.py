@@ -31,35 +31,36 @@ def run_of(**changes: Any) -> dict[str, Any]:
 
 
 def test_ratios_are_of_medians_against_the_best_way() -> None:
-    found = summary.of_run(run_of())
+    found = summary.summarize_run(run_of())
     assert (found["floor_s"], found["write_s"]) == (2.0, 5.0)
     assert found["stall_over_floor"] == 1.5
     assert found["persist_over_limit"] == 0.5
 
 
 def test_a_way_that_was_given_up_is_no_limit() -> None:
-    found = summary.of_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
+    found = summary.summarize_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
     assert found["floor_s"] == 2.0
 
 
 def test_slow_ways_to_a_limit_are_not_asked_again() -> None:
     ways: dict[str, list[float]] = {"1": [], "2": [], "4": []}
-    assert limits.worth_asking(ways) == ["1", "2", "4"]
+    assert limits.ways_worth_measuring(ways) == ["1", "2", "4"]
     ways = {"1": [1.0], "2": [1.4], "4": [1.6]}
-    assert limits.worth_asking(ways) == ["1", "2"]
+    assert limits.ways_worth_measuring(ways) == ["1", "2"]
     ways = {"1": [1.0, 1.1], "2": [1.4, 1.2], "4": [1.6]}
-    assert limits.worth_asking(ways) == ["1"]
+    assert limits.ways_worth_measuring(ways) == ["1"]
 
 
 def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = iter(range(0, 10**6, 1000))
     monkeypatch.setattr(machine, "_busy_seconds", lambda: float(next(busy)))
     patience = machine.QuietWait(0.25)
-    assert not patience.quiet() and patience.left < 0.1
+    assert not patience.wait_until_quiet() and patience.remaining < 0.1
     looks = next(busy)
-    assert not patience.quiet() and next(busy) == looks + 3000  # it looked once, at its beginning and at its end
+    # It looked once, at its beginning and at its end.
+    assert not patience.wait_until_quiet() and next(busy) == looks + 3000
     monkeypatch.setattr(machine, "_busy_seconds", lambda: 0.0)
-    assert patience.quiet()
+    assert patience.wait_until_quiet()
 
 
 def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_restores_are_ratios_in_their_own_direction() -> None:
     run = run_of()
     run["cold"] = {"seconds": [4.0], "start": [0.1], "limit": {"1": [3.0], "4": [2.0]}, "page_cache": "dropped"}
     run["hot"] = {"seconds": [4.0], "start": [0.1], "floor": {"torch 2": [1.0]}, "proof": {"2": [2.0]}}
-    found = summary.of_run(run)
+    found = summary.summarize_run(run)
     assert found["cold_restore_over_limit"] == 0.5
     assert found["hot_restore_over_proof"] == 2.0
 

@@ -20,7 +20,7 @@ import torch
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
 from hyperpod_kit.checkpoint.agent import capture_age
 from hyperpod_kit.errors import NoValidCheckpoint
-from hyperpod_lab.torture import cli, damage, damage_case, damage_kinds, damage_special, days, lies, places
+from hyperpod_lab.torture import cli, damage, damage_case, damage_kinds, damage_special, days, failpoint_names, lies
 from hyperpod_lab.torture.damage_case import CaseResult
 from hyperpod_lab.torture.ground import ground
 from hyperpod_lab.torture.ledger import RootHistory
@@ -68,7 +68,7 @@ def test_there_are_enough_kinds_of_damage_and_each_damages() -> None:
 def test_the_judge_of_damage_knows_what_is_wrong() -> None:
     older = damage_kinds.DamageKind("x", damage_kinds.OLDER)
     good = CaseResult(verify=1, restored=(1, 1), rejected=["seq"])
-    assert list(damage._judge(older, good)) == []
+    assert list(damage._find_violations(older, good)) == []
     for bad in (
         replace(good, restored=(1, 2)),
         replace(good, wrong=["w"]),
@@ -79,25 +79,25 @@ def test_the_judge_of_damage_knows_what_is_wrong() -> None:
         CaseResult(verify=1, error="OSError: ELOOP", declared=False),
         CaseResult(verify=2, error="NoValidCheckpoint"),
     ):
-        assert list(damage._judge(older, bad)), bad
+        assert list(damage._find_violations(older, bad)), bad
 
 
 @pytest.mark.full
 def test_a_look_that_hangs_or_dies_is_ended_and_the_next_one_is_fresh(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(damage_case, "DEADLINE", 300.0)
-    looker = damage_case.Looker(1)
+    inspector = damage_case.RootInspector(1)
     try:
-        assert looker.look(str(tmp_path)).verify == 3  # torch is imported by now
-        assert looker._process is not None and looker._process.pid is not None
-        os.kill(looker._process.pid, signal.SIGSTOP)
+        assert inspector.inspect(str(tmp_path)).verify == 3  # torch is imported by now
+        assert inspector._process is not None and inspector._process.pid is not None
+        os.kill(inspector._process.pid, signal.SIGSTOP)
         monkeypatch.setattr(damage_case, "DEADLINE", 5.0)
-        assert "did not end" in looker.look(str(tmp_path)).error and looker._process is None
+        assert "did not end" in inspector.inspect(str(tmp_path)).error and inspector._process is None
         monkeypatch.setattr(damage_case, "DEADLINE", 300.0)
-        assert looker.look(str(tmp_path)).verify == 1
-        os.kill(looker._process.pid, signal.SIGKILL)
-        assert "it died" in looker.look(str(tmp_path)).error
+        assert inspector.inspect(str(tmp_path)).verify == 1
+        os.kill(inspector._process.pid, signal.SIGKILL)
+        assert "it died" in inspector.inspect(str(tmp_path)).error
     finally:
-        looker.close()
+        inspector.close()
 
 
 @pytest.mark.full
@@ -135,7 +135,7 @@ def test_the_judge_of_lies_knows_what_is_wrong() -> None:
         {"what": "saved", "step": 4, "whole": "a", "dropped": True},
         {"what": "end"},
     ]
-    assert lies._judge(good, "a") == []
+    assert lies._find_violations(good, "a") == []
     for bad in (
         good[:2],
         good[1:],
@@ -144,7 +144,7 @@ def test_the_judge_of_lies_knows_what_is_wrong() -> None:
         [good[0], {**good[1], "whole": ""}, good[2]],
         [*good, {"what": "error", "kind": "NoValidCheckpoint", "why": "…"}],
     ):
-        assert lies._judge(bad, "a"), bad
+        assert lies._find_violations(bad, "a"), bad
 
 
 @pytest.mark.full
@@ -191,9 +191,9 @@ def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monke
 
 def test_the_judge_of_kills_knows_what_is_wrong() -> None:
     ledger = RootHistory()
-    ledger.fold([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
+    ledger.add_events([{"what": "saving", "epoch": 1, "step": 4}, {"what": "sealed", "epoch": 1, "seq": 1}])
     good = {"what": "restored", "epoch": 1, "seq": 1, "step": 4, "wrong": []}
-    assert ledger.judge([good], excused=False) == []
+    assert ledger.find_violations([good], excused=False) == []
     for bad in (
         {**good, "wrong": ["w"]},
         {**good, "step": 5},
@@ -201,11 +201,11 @@ def test_the_judge_of_kills_knows_what_is_wrong() -> None:
         {"what": "fresh"},
         {"what": "error", "kind": "NoValidCheckpoint", "why": "…"},
     ):
-        assert ledger.judge([bad], excused=True), bad
+        assert ledger.find_violations([bad], excused=True), bad
 
 
 def test_the_places_are_in_the_trainer_and_in_the_agent() -> None:
-    found = places.named()
+    found = failpoint_names.find_failpoints()
     assert len(found) >= 8 and {where.startswith(("agent/", "repository/")) for where in found.values()} == {
         True,
         False,

@@ -43,14 +43,14 @@ def main() -> None:
             stalls["not compared" if handle.seq % 2 else "compared"].append(handle.stall_ms)
     manager.close()
     if dist.get_rank() == 0:
-        medians = {name: statistics.median(found) for name, found in stalls.items()}
+        medians = {name: statistics.median(times) for name, times in stalls.items()}
         print(
             json.dumps(
                 {
                     "ranks": dist.get_world_size(),
                     "state_mib": args.mib,
                     "overlap": args.overlap,
-                    "saves": {name: len(found) for name, found in stalls.items()},
+                    "saves": {name: len(times) for name, times in stalls.items()},
                     "median_stall_ms": {name: round(value, 1) for name, value in medians.items()},
                     "ratio": round(medians["compared"] / medians["not compared"], 2),
                 }

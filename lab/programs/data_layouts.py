@@ -46,10 +46,10 @@ def windows(folder: str) -> None:
     tokens = MegatronTokens(os.path.join(folder, "c"))
     order = order_of(tokens, 1)
     packed = PackedDataset(tokens, None, tokens.lengths, window=WINDOW, order=order)
-    begun = processor()
+    started_at = processor()
     for _ in ElasticLoader(packed, 8, order=packed.windows):
         pass
-    each = (processor() - begun) / len(packed)
+    each = (processor() - started_at) / len(packed)
     print(f"{len(packed)} windows of {WINDOW}: {each * 1e6:.0f} µs each, {WINDOW / each / 1e6:.1f} million tokens/s")
 
 
@@ -66,7 +66,7 @@ def row_groups(folder: str) -> None:
             for _ in range(GROUPS // 4):
                 out.write_table(pyarrow.table({"text": [rng.bytes(2000) for _ in range(ROWS)]}), row_group_size=ROWS)
     index = build([folder], os.path.join(folder, "index")).index
-    counted = Counted(pyarrow.parquet.ParquetFile)
+    counter = RowGroupCounter(pyarrow.parquet.ParquetFile)
     default = order_of(IndexedDataset(index), 1)
     for what, count, order in (
         ("block_for(), lanes=48", 640, ShuffledOrder(len(index), 1, index.block_for())),
@@ -74,28 +74,28 @@ def row_groups(folder: str) -> None:
         (f"the default, block={default.block}, lanes={default.lanes}", len(index), default),
     ):
         data = IndexedDataset(index)
-        counted.groups = received = 0
-        begun = processor()
+        counter.groups = received = 0
+        started_at = processor()
         for batch in ElasticLoader(data, 64, order=order, collate_fn=list):
             received += len(batch)
             if received >= count:
                 break
         print(
-            f"{what}: {received} of {len(data)} samples: {counted.groups} of {GROUPS} row groups decoded, "
-            f"{data.bytes_read >> 20} MiB read, {processor() - begun:.1f} s"
+            f"{what}: {received} of {len(data)} samples: {counter.groups} of {GROUPS} row groups decoded, "
+            f"{data.bytes_read >> 20} MiB read, {processor() - started_at:.1f} s"
         )
 
 
-class Counted:
+class RowGroupCounter:
     """How many row groups are decoded."""
 
     def __init__(self, files: Any) -> None:
         self.groups = 0
         real = files.read_row_group
 
-        def read(*asked: Any, **how: Any) -> Any:
+        def read(*args: Any, **options: Any) -> Any:
             self.groups += 1
-            return real(*asked, **how)
+            return real(*args, **options)
 
         files.read_row_group = read
 

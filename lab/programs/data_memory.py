@@ -24,27 +24,27 @@ from data_orders import CORPORA
 CASES = [(what, workers) for what in ("lines-1k", "parquet-1000", "tars") for workers in (0, 2)]
 
 
-def own(pid: int) -> int:
+def anonymous_bytes(pid: int) -> int:
     """Bytes of a process's own memory."""
     with open(f"/proc/{pid}/status") as status:
-        found = re.search(r"RssAnon:\s+(\d+) kB", status.read())
-    return int(found[1]) << 10 if found else 0
+        match = re.search(r"RssAnon:\s+(\d+) kB", status.read())
+    return int(match[1]) << 10 if match else 0
 
 
-def epochs(folder: str, workers: int, count: int) -> None:
+def print_epochs(folder: str, workers: int, count: int) -> None:
     """Prints a line an epoch: bytes of this process, bytes of all its workers, seconds."""
     from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 
     data = IndexedDataset(SampleIndex.open(folder))
     loader = ElasticLoader(data, 256, collate_fn=list, num_workers=workers, persistent_workers=workers > 0)
     for _ in range(count):
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         for _batch in loader:
             pass
         gc.collect()
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            others = sum(own(int(word)) for word in children.read().split())
-        print(own(os.getpid()), others, time.perf_counter() - begun, flush=True)
+            worker_bytes = sum(anonymous_bytes(int(word)) for word in children.read().split())
+        print(anonymous_bytes(os.getpid()), worker_bytes, time.perf_counter() - started_at, flush=True)
 
 
 def main() -> None:
@@ -58,16 +58,16 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        return epochs(args.measure[0], int(args.measure[1]), args.epochs)
+        return print_epochs(args.measure[0], int(args.measure[1]), args.epochs)
     with tempfile.TemporaryDirectory() if args.folder is None else nullcontext(args.folder) as folder:
         for what, workers in CASES:
-            place = f"{folder}/{what}-{args.mib}"
-            if not os.path.isdir(place):
-                os.makedirs(place)
-                CORPORA[what](place, args.mib)
-            index = build([place], f"{folder}/index-{what}-{args.mib}").index.folder
-            words = [sys.executable, __file__, "--epochs", str(args.epochs), "--measure", index, str(workers)]
-            done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
+            corpus_folder = f"{folder}/{what}-{args.mib}"
+            if not os.path.isdir(corpus_folder):
+                os.makedirs(corpus_folder)
+                CORPORA[what](corpus_folder, args.mib)
+            index = build([corpus_folder], f"{folder}/index-{what}-{args.mib}").index.folder
+            command = [sys.executable, __file__, "--epochs", str(args.epochs), "--measure", index, str(workers)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             lines = [line.split() for line in done.stdout.splitlines()]
             mib = [(int(line[0]) + int(line[1])) >> 20 for line in lines]
             above = (mib[-1] - mib[1]) / mib[1] if len(mib) > 1 else 0.0

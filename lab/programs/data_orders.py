@@ -36,7 +36,7 @@ from hyperpod_kit.data.spread_order import SpreadOrder
 from hyperpod_kit.system import page_cache
 
 BATCH = 256
-BEFORE = "shuffled:48:1024"
+PREVIOUS_DEFAULT = "shuffled:48:1024"
 KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
 
 SERVER = """
@@ -65,11 +65,11 @@ class Turn(NamedTuple):
     """The same of all its workers together."""
 
 
-def words(size: int) -> Iterator[str]:
+def make_texts(size: int) -> Iterator[str]:
     """Texts of so many letters."""
     rng = random.Random(7)
-    known = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
-    pool = " ".join(rng.choices(known, k=300_000))
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
+    pool = " ".join(rng.choices(vocabulary, k=300_000))
     for number in itertools.count():
         at = number * 7919 % (len(pool) - size)
         yield pool[at : at + size]
@@ -77,7 +77,7 @@ def words(size: int) -> Iterator[str]:
 
 def lines(folder: str, mib: int, size: int) -> None:
     """An id and a text of `size` bytes a line, in four files."""
-    texts = words(size)
+    texts = make_texts(size)
     for file in range(4):
         with open(f"{folder}/{file}.jsonl", "w") as out:
             for number in range((mib << 20) // 4 // (size + 30)):
@@ -89,7 +89,7 @@ def parquet(folder: str, mib: int, rows: int) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    texts = words(1000)
+    texts = make_texts(1000)
     for file in range(4):
         count = (mib << 20) // 4 // 1008
         table = pyarrow.table({"id": list(range(count)), "text": [next(texts) for _ in range(count)]})
@@ -98,7 +98,7 @@ def parquet(folder: str, mib: int, rows: int) -> None:
 
 def tars(folder: str, mib: int, size: int) -> None:
     """Files of `size` bytes in tars of 64 MiB."""
-    texts = words(size)
+    texts = make_texts(size)
     for number in range(max(1, mib // 64)):
         with tarfile.open(f"{folder}/{number}.tar", "w") as out:
             for file in range((64 << 20) // (size + 1024)):
@@ -107,9 +107,9 @@ def tars(folder: str, mib: int, size: int) -> None:
                 out.addfile(facts, io.BytesIO(next(texts).encode()))
 
 
-def whole(folder: str, mib: int, size: int) -> None:
+def single_files(folder: str, mib: int, size: int) -> None:
     """Files of `size` bytes."""
-    texts = words(size)
+    texts = make_texts(size)
     for number in range((mib << 20) // size):
         with open(f"{folder}/{number:06d}.jpg", "w") as out:
             out.write(next(texts))
@@ -122,7 +122,7 @@ CORPORA: dict[str, Callable[[str, int], None]] = {
     "parquet-1000": lambda folder, mib: parquet(folder, mib, 1000),
     "parquet-64000": lambda folder, mib: parquet(folder, mib, 64_000),
     "tars": lambda folder, mib: tars(folder, mib, 8000),
-    "whole": lambda folder, mib: whole(folder, mib, 570_000),
+    "whole": lambda folder, mib: single_files(folder, mib, 570_000),
     "s3": lambda folder, mib: lines(folder, mib, 1000),
     "s3-8k": lambda folder, mib: lines(folder, mib, 8000),
 }
@@ -141,30 +141,33 @@ def processor() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def anonymous(pid: int | str) -> int:
+def anonymous_bytes(pid: int | str) -> int:
     """Bytes of a process's own memory."""
     with open(f"/proc/{pid}/status") as status:
-        found = re.search(r"RssAnon:\s+(\d+) kB", status.read())
-    return int(found[1]) << 10 if found else 0
+        match = re.search(r"RssAnon:\s+(\d+) kB", status.read())
+    return int(match[1]) << 10 if match else 0
 
 
-def turn(index: SampleIndex, name: str, count: int, workers: int) -> Turn:
+def measure_turn(index: SampleIndex, name: str, count: int, workers: int) -> Turn:
     """So many samples of a new loader."""
     data = IndexedDataset(SampleIndex.open(index.folder))
-    spent, begun = processor(), time.perf_counter()
+    spent, started_at = processor(), time.perf_counter()
     options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
     loader = ElasticLoader(data, BATCH, order=order_of(name, index), **options)
-    first, done, own, others = 0.0, 0, 0, 0
+    first, done, self_bytes, worker_bytes = 0.0, 0, 0, 0
     batches = iter(loader)
     for batch in batches:
-        first = first or time.perf_counter() - begun
+        first = first or time.perf_counter() - started_at
         done += len(batch)
         if done >= count:
-            own, others = anonymous("self"), sum(map(anonymous, workers_of(os.getpid()))) if workers else 0
+            self_bytes, worker_bytes = (
+                anonymous_bytes("self"),
+                sum(map(anonymous_bytes, workers_of(os.getpid()))) if workers else 0,
+            )
             break
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - started_at
     del batches, loader  # workers end, and are counted
-    return Turn((processor() - spent) / done, wall / done, first, own >> 20, others >> 20)
+    return Turn((processor() - spent) / done, wall / done, first, self_bytes >> 20, worker_bytes >> 20)
 
 
 def workers_of(pid: int) -> list[int]:
@@ -174,35 +177,35 @@ def workers_of(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def served(place: str) -> Iterator[str]:
+def serve_corpus(directory: str) -> Iterator[str]:
     """A bucket of S3 on loopback with the files of a directory."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(place)) as folder:
-        words = [sys.executable, "-c", SERVER, folder]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(directory)) as folder:
+        command = [sys.executable, "-c", SERVER, folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None and server.stdin is not None
             os.environ["AWS_ENDPOINT_URL"] = server.stdout.readline().strip()
             os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
             try:
                 objects.client().create_bucket(Bucket="corpus")
-                for entry in os.scandir(place):
+                for entry in os.scandir(directory):
                     objects.client().upload_file(entry.path, "corpus", entry.name)
                 yield "s3://corpus"
             finally:
                 server.stdin.close()
 
 
-def measured(what: str, args: argparse.Namespace, folder: str) -> None:
+def print_corpus_table(what: str, args: argparse.Namespace, folder: str) -> None:
     """The table of one corpus."""
-    place = f"{folder}/{what}"
-    if not os.path.isdir(place):
-        os.makedirs(place)
-        CORPORA[what](place, args.mib)
+    directory = f"{folder}/{what}"
+    if not os.path.isdir(directory):
+        os.makedirs(directory)
+        CORPORA[what](directory, args.mib)
         os.sync()
-    with served(place) if what.startswith("s3") else contextlib.nullcontext(place) as source:
+    with serve_corpus(directory) if what.startswith("s3") else contextlib.nullcontext(directory) as source:
         index = build([source], f"{folder}/index-{what}").index
         count = min(args.samples or index.samples, index.samples) // BATCH * BATCH
-        paths = [entry.path for entry in os.scandir(place) if entry.is_file()]
-        found: dict[str, list[Turn]] = {name: [] for name in args.orders}
+        paths = [entry.path for entry in os.scandir(directory) if entry.is_file()]
+        turns_by_order: dict[str, list[Turn]] = {name: [] for name in args.orders}
         if not args.cold:
             with open(os.devnull, "wb") as sink:
                 for path in paths:
@@ -212,16 +215,16 @@ def measured(what: str, args: argparse.Namespace, folder: str) -> None:
             for name in args.orders:
                 if args.cold:
                     page_cache.forget(paths)
-                found[name].append(turn(index, name, count, args.workers))
+                turns_by_order[name].append(measure_turn(index, name, count, args.workers))
     print(
         f"{what}: {count} of {index.samples} samples, {index.bytes >> 20} MiB, {args.passes} passes, "
         f"{args.workers} workers, {'cold' if args.cold else 'out of the page cache'}"
     )
-    base = found[args.orders[0]]
-    for name, turns in found.items():
+    base = turns_by_order[args.orders[0]]
+    for name, turns in turns_by_order.items():
         loader = ElasticLoader(IndexedDataset(index), BATCH, order=order_of(name, index))
         middle = Turn(*(statistics.median(values) for values in zip(*turns, strict=True)))
-        least = min(one.processor for one in turns) / min(one.processor for one in base)
+        least = min(loader_turn.processor for loader_turn in turns) / min(loader_turn.processor for loader_turn in base)
         ratios = [statistics.median(a[n] / b[n] for a, b in zip(turns, base, strict=True)) for n in range(2)]
         print(
             f"  {name:18} {middle.processor * 1e6:8.1f} µs of processor ({ratios[0]:.2f}; least {least:.2f}), "
@@ -235,7 +238,7 @@ def main() -> None:
     logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)  # loops that are left
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("corpora", nargs="+", choices=list(CORPORA))
-    parser.add_argument("--orders", nargs="+", default=[BEFORE, "default"])
+    parser.add_argument("--orders", nargs="+", default=[PREVIOUS_DEFAULT, "default"])
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--samples", type=int, help="of each turn; default: an epoch")
     parser.add_argument("--mib", type=int, default=512, help="of each corpus")
@@ -245,7 +248,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() if args.folder is None else contextlib.nullcontext(args.folder) as folder:
         for what in args.corpora:
-            measured(what, args, folder)
+            print_corpus_table(what, args, folder)
 
 
 if __name__ == "__main__":

@@ -64,17 +64,21 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         paths = corpus(folder, args.samples)
-        place = os.path.join(folder, "index")
-        index = build(paths, place).index
+        index_folder = os.path.join(folder, "index")
+        index = build(paths, index_folder).index
         lengths = index.where(np.arange(index.samples))[2]
-        np.save(f"{place}.lengths.npy", lengths.astype("<u4"))
+        np.save(f"{index_folder}.lengths.npy", lengths.astype("<u4"))
         os.sync()
-        kept = [*paths, f"{place}.lengths.npy", *(entry.path for entry in os.scandir(place) if entry.is_file())]
+        kept = [
+            *paths,
+            f"{index_folder}.lengths.npy",
+            *(entry.path for entry in os.scandir(index_folder) if entry.is_file()),
+        ]
         for _ in range(args.times):
             for what in ("lines", "windows"):
                 page_cache.forget(kept)
-                words = [sys.executable, "-c", FIRST_BATCH, place, what]
-                row = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+                command = [sys.executable, "-c", FIRST_BATCH, index_folder, what]
+                row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
                 print("{what}: {seconds:.2f} s, {processor:.2f} s of processor, {bytes} bytes read".format(**row))
                 if args.rows:
                     with open(args.rows, "a") as rows:

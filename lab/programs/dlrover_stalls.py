@@ -60,18 +60,18 @@ def group(folder: Path) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
 
 
-def durable(folder: Path, step: object) -> None:
+def wait_durable(folder: Path, step: object) -> None:
     """Waits until the tracker names that step. Raises TimeoutError."""
     end = time.monotonic() + LONGEST
     path = folder / TRACKER
     while not path.exists() or path.read_text().strip() != str(step):
         if time.monotonic() > end:
-            said = path.read_text() if path.exists() else "nothing"
-            raise TimeoutError(f"after {LONGEST:.0f} s its tracker says {said}, expected {step}")
+            content = path.read_text() if path.exists() else "nothing"
+            raise TimeoutError(f"after {LONGEST:.0f} s its tracker says {content}, expected {step}")
         time.sleep(0.005)
 
 
-def timed(call: Callable[[], Any], into: Times) -> Any:
+def time_call(call: Callable[[], Any], into: Times) -> Any:
     begin = time.perf_counter()
     try:
         return call()
@@ -86,7 +86,7 @@ def plain(net: Any, saves: int, steps: int, folder: Path) -> Times:
 
     optimizer = torch.optim.AdamW(net.parameters())
     checkpointer = DdpCheckpointer(str(folder))
-    found: Times = []
+    times: Times = []
     for save in range(1, saves + 1):
         for _ in range(steps):
             optimizer.zero_grad()
@@ -94,9 +94,9 @@ def plain(net: Any, saves: int, steps: int, folder: Path) -> Times:
             optimizer.step()
         state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
         path = str(folder / f"{save}.pt")
-        timed(lambda: checkpointer.save_checkpoint(save, state, path, storage_type=StorageType.DISK), found)  # noqa: B023
-        durable(folder, save)
-    return found
+        time_call(lambda: checkpointer.save_checkpoint(save, state, path, storage_type=StorageType.DISK), times)  # noqa: B023
+        wait_durable(folder, save)
+    return times
 
 
 def trainer_class() -> Any:
@@ -113,18 +113,18 @@ def zero(engine: Any, step: Callable[[int], None], saves: int, folder: Path) -> 
     from dlrover.trainer.torch.flash_checkpoint.deepspeed import DeepSpeedCheckpointer, StorageType
 
     checkpointer = DeepSpeedCheckpointer(engine, str(folder))
-    found: Times = []
+    times: Times = []
     for save in range(1, saves + 1):
         step(save)
-        timed(
+        time_call(
             lambda: checkpointer.save_checkpoint(str(folder), str(save), storage_type=StorageType.DISK),  # noqa: B023
-            found,
+            times,
         )
-        durable(folder, save)
-    return found
+        wait_durable(folder, save)
+    return times
 
 
-def megatron_own(folder: Path) -> Times:
+def megatron_with_dlrover(folder: Path) -> Times:
     """`save_checkpoint`, DLRover's adapter of Megatron-LM."""
     prepare()
     group(folder)
@@ -164,23 +164,23 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
 
     def state() -> dict[str, Any]:
         (parameter,) = net.parameters()
-        held = optimizer.state[parameter]
-        tensors = {"weight": parameter.detach(), "exp_avg": held["exp_avg"], "exp_avg_sq": held["exp_avg_sq"]}
+        moments = optimizer.state[parameter]
+        tensors = {"weight": parameter.detach(), "exp_avg": moments["exp_avg"], "exp_avg_sq": moments["exp_avg_sq"]}
         return {name: ShardedTensor.from_rank_offsets(name, tensor) for name, tensor in tensors.items()}
 
-    def save_it(where: Path) -> None:
+    def save_checkpoint(where: Path) -> None:
         if checkpoints is not None:
             checkpoints.save(state(), str(where), async_sharded_save=True)
             return
         where.mkdir()
-        asked = dist_checkpointing.save(state(), str(where), async_sharded_save=queue is not None)
+        request = dist_checkpointing.save(state(), str(where), async_sharded_save=queue is not None)
         if queue is not None:
-            queue.schedule_async_request(asked)
+            queue.schedule_async_request(request)
 
-    found: Times = []
+    times: Times = []
     for number in range(1, saves + 1):
         train(number)
-        timed(lambda: save_it(folder / f"iter_{number:07d}"), found)  # noqa: B023
+        time_call(lambda: save_checkpoint(folder / f"iter_{number:07d}"), times)  # noqa: B023
         if checkpoints is not None:
             assert handles[-1].wait("durable", LONGEST)
         elif queue is not None:
@@ -190,4 +190,4 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
     for ending in (checkpoints, queue):
         if ending is not None:
             ending.close()
-    return found
+    return times

@@ -61,7 +61,7 @@ class Control:
 
 
 @contextmanager
-def world(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
+def run_fleet(directory: Path, count: int, only: str) -> Iterator[Dict[str, Any]]:
     """The nodes, in a process of their own, and the endpoint, in another; yields where they are."""
     nodes = subprocess.Popen(
         [
@@ -129,7 +129,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
-    with world(directory, args.nodes, args.all) as where:
+    with run_fleet(directory, args.nodes, args.all) as where:
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -138,7 +138,7 @@ def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        words = [
+        command = [
             "validate-mounts",
             str(EXAMPLE),
             "--ssh-key",
@@ -155,15 +155,15 @@ def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
         ]
         before = [cpu_seconds(pid) for pid in where["pids"]]
         earlier = resource.getrusage(resource.RUSAGE_CHILDREN)
-        began = time.monotonic()
+        started_at = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", WATCHER, sys.executable, "-m", "hyperpod_kit.cli.main", *words],
+            [sys.executable, "-c", WATCHER, sys.executable, "-m", "hyperpod_kit.cli.main", *command],
             env=environment,
             cwd=directory,
             capture_output=True,
             text=True,
         )
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started_at
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         errors, _, peak = done.stderr.rstrip().rpartition("\n")
         servers = [cpu_seconds(pid) - start for pid, start in zip(where["pids"], before)]
@@ -175,21 +175,21 @@ def measure(directory: Path, args: argparse.Namespace) -> Dict[str, Any]:
         "seconds": round(seconds, 2),
         "exit_code": done.returncode,
         "cpu_s": round(usage.ru_utime + usage.ru_stime - earlier.ru_utime - earlier.ru_stime, 2),
-        "servers_cpu_s": [round(one, 2) for one in servers],
+        "servers_cpu_s": [round(spent, 2) for spent in servers],
         "peak_memory_mib": round(int(peak) / 1024, 1),
-        **(verdicts(done.stdout, kinds) if "--json" in args.words else {}),
+        **(compare_verdicts(done.stdout, kinds) if "--json" in args.words else {}),
     }
 
 
-def verdicts(text: str, kinds: Dict[str, str]) -> Dict[str, Any]:
+def compare_verdicts(text: str, kinds: Dict[str, str]) -> Dict[str, Any]:
     """How many nodes of each kind there were, and the wrong verdicts."""
     wrong = []
-    answer: Optional[Dict[str, Any]] = json.loads(text) if text else None
-    said = {node["instance_id"]: node for node in answer["nodes"]} if answer else {}
+    report: Optional[Dict[str, Any]] = json.loads(text) if text else None
+    reported = {node["instance_id"]: node for node in report["nodes"]} if report else {}
     for instance, kind in kinds.items():
         right = KINDS[kind].healthy if kind in KINDS else True
-        if instance not in said or said[instance]["healthy"] is not right:
-            wrong.append({"node": instance, "kind": kind, "said": said.get(instance, {}).get("error", "nothing")})
+        if instance not in reported or reported[instance]["healthy"] is not right:
+            wrong.append({"node": instance, "kind": kind, "said": reported.get(instance, {}).get("error", "nothing")})
     counts: Dict[str, int] = {}
     for kind in kinds.values():
         counts[kind] = counts.get(kind, 0) + 1

@@ -127,7 +127,7 @@ def report(index: int, kind: str) -> Tuple[int, str]:
     return int(kind in ("sick", "optional", "escapes", "contradicts")), "Last login: today\n" + text + "\n"
 
 
-class Later:
+class DelayedCalls:
     """Calls things at their time, in one thread, so that waiting costs nothing."""
 
     def __init__(self) -> None:
@@ -174,12 +174,12 @@ class Session(paramiko.ServerInterface):
         if self._kind == "hangs":
             self._world.kept.append(channel)
         elif self._kind == "slow":
-            self._world.later.call(3.0, lambda: self._world.submit(self._answer, channel))
+            self._world.later.call(3.0, lambda: self._world.submit(self._run_command, channel))
         else:
-            self._world.submit(self._answer, channel)
+            self._world.submit(self._run_command, channel)
         return True
 
-    def _answer(self, channel: paramiko.Channel) -> None:
+    def _run_command(self, channel: paramiko.Channel) -> None:
         try:
             # Nothing may come before the word that the command was begun; after that the client ends its side.
             while channel.recv(65536):
@@ -222,7 +222,7 @@ class World:
         self.kinds = [only or kind_of(index, count) for index in range(count)]
         self.client_key = paramiko.ECDSAKey.generate()
         self.client_key.write_private_key_file(str(directory / "id_ecdsa"))
-        self.later = Later()
+        self.later = DelayedCalls()
         self.kept: List[object] = []
         self.port = 0
         self._answers = ThreadPoolExecutor(32)
@@ -255,9 +255,9 @@ class World:
                     connection, _ = listener.accept()
                 except OSError:
                     continue
-                self._begin(key.data, connection)
+                self._accept(key.data, connection)
 
-    def _begin(self, index: int, connection: socket.socket) -> None:
+    def _accept(self, index: int, connection: socket.socket) -> None:
         kind = self.kinds[index]
         connection.setblocking(True)
         if kind == "silent":

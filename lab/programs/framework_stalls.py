@@ -61,7 +61,7 @@ class Rows(torch.utils.data.Dataset[Any]):
 
 
 @contextmanager
-def timed(owner: Any, name: str, into: Times) -> Iterator[None]:
+def calls_timed(owner: Any, name: str, into: Times) -> Iterator[None]:
     """Every call of `owner.name` is timed."""
     real = getattr(owner, name)
 
@@ -85,18 +85,18 @@ def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
 
     from hyperpod_kit.checkpoint.adapters.huggingface import CheckpointedTrainer
 
-    ours = how == "ours"
+    uses_kit = how == "ours"
 
     class Durable(TrainerCallback):  # type: ignore[misc]
         def on_save(self, *_: Any, **__: Any) -> None:
-            if ours:
+            if uses_kit:
                 trainer._running.newest.wait()
             elif flash is not None:
-                dlrover_stalls.durable(folder, trainer.state.global_step)
+                dlrover_stalls.wait_durable(folder, trainer.state.global_step)
             else:
                 os.sync()
 
-    words = TrainingArguments(
+    arguments = TrainingArguments(
         str(folder),
         max_steps=saves * STEPS_BETWEEN,
         save_steps=STEPS_BETWEEN,
@@ -108,15 +108,15 @@ def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
         logging_strategy="no",
         dataloader_pin_memory=False,
     )
-    kind = flash or (CheckpointedTrainer if ours else Trainer)
-    trainer = kind(Net(megabytes), words, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
-    found: Times = []
-    with timed(trainer, "_save_checkpoint", found):
+    kind = flash or (CheckpointedTrainer if uses_kit else Trainer)
+    trainer = kind(Net(megabytes), arguments, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
+    times: Times = []
+    with calls_timed(trainer, "_save_checkpoint", times):
         trainer.train()
-    return found
+    return times
 
 
-def lightning(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+def lightning(uses_kit: bool, megabytes: int, saves: int, folder: Path) -> Times:
     import lightning as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -135,7 +135,7 @@ def lightning(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
 
     class Durable(pl.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, *_: Any) -> None:
-            if not ours:
+            if not uses_kit:
                 os.sync()
             elif fit._newest is not None:
                 fit._newest.wait()
@@ -145,28 +145,28 @@ def lightning(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=saves * STEPS_BETWEEN,
-        callbacks=[Durable(), fit if ours else plain],
-        enable_checkpointing=not ours,
+        callbacks=[Durable(), fit if uses_kit else plain],
+        enable_checkpointing=not uses_kit,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
     )
-    found: Times = []
-    owner, name = (fit, "_save") if ours else (trainer, "save_checkpoint")
-    with timed(owner, name, found):
+    times: Times = []
+    owner, name = (fit, "_save") if uses_kit else (trainer, "save_checkpoint")
+    with calls_timed(owner, name, times):
         trainer.fit(Module(), torch.utils.data.DataLoader(Rows(saves * STEPS_BETWEEN + 1)))
-    return found
+    return times
 
 
 def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     import torch.distributed as dist
-    import torch.distributed.checkpoint as theirs
+    import torch.distributed.checkpoint as torch_dcp
 
     from hyperpod_kit.checkpoint.adapters.dcp import Checkpoints
 
     dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
-    found: Times = []
+    times: Times = []
     try:
         model = Net(megabytes)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -183,10 +183,10 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             if checkpoints is not None:
                 done: Any = checkpoints.async_save(state, step=save)
             elif how == "async":
-                done = theirs.async_save(_plain(state), checkpoint_id=folder / str(save))
+                done = torch_dcp.async_save(_plain(state), checkpoint_id=folder / str(save))
             else:
-                done = theirs.save(_plain(state), checkpoint_id=folder / str(save))
-            found.append(time.perf_counter() - begin)
+                done = torch_dcp.save(_plain(state), checkpoint_id=folder / str(save))
+            times.append(time.perf_counter() - begin)
             if how == "save":
                 os.sync()
             else:
@@ -195,7 +195,7 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             checkpoints.close()
     finally:
         dist.destroy_process_group()
-    return found
+    return times
 
 
 def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
@@ -229,10 +229,10 @@ def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if how == "ours" else None
     if checkpoints is not None:
         checkpoints.load()
-    found: Times = []
+    times: Times = []
     for save in range(saves):
         train(save)
-        with timed(engine, "save_checkpoint", found):
+        with calls_timed(engine, "save_checkpoint", times):
             engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
         if checkpoints is None:
             os.sync()
@@ -240,7 +240,7 @@ def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
             assert checkpoints.newest is not None and checkpoints.newest.wait()
     if checkpoints is not None:
         checkpoints.close()
-    return found
+    return times
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
@@ -249,12 +249,12 @@ def _plain(state: dict[str, Any]) -> dict[str, Any]:
 
 def memcpy(megabytes: int, saves: int) -> Times:
     source, target = (torch.ones(megabytes * 1024 * 1024 // 4) for _ in range(2))
-    found = []
+    times = []
     for _ in range(saves):
         begin = time.perf_counter()
         target.copy_(source)
-        found.append(time.perf_counter() - begin)
-    return found
+        times.append(time.perf_counter() - begin)
+    return times
 
 
 def rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]]:
@@ -284,7 +284,7 @@ def rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]
             lambda folder: megatron("async", size, saves, folder),
         ),
         ("the same with `MegatronCheckpoints`", "megatron", lambda folder: megatron("ours", size, saves, folder)),
-        ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.megatron_own),
+        ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.megatron_with_dlrover),
     ]
 
 
@@ -292,18 +292,18 @@ def megatron(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     return dlrover_stalls.megatron(how, Net(megabytes), saves, STEPS_BETWEEN, folder)
 
 
-def row(run: Callable[[Path], Times], folder: Path, told: Any) -> None:
+def run_row(run: Callable[[Path], Times], folder: Path, sender: Any) -> None:
     """In a process of its own: what one framework changes in torch, another row must not see."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     try:
-        first, *others = run(folder)
-        told.send(f"{first:.3f} | {statistics.median(others):.3f} | {max(others):.3f}")
+        first, *later = run(folder)
+        sender.send(f"{first:.3f} | {statistics.median(later):.3f} | {max(later):.3f}")
     except Exception as err:
         where = traceback.extract_tb(err.__traceback__)[-1]
-        said = str(err).strip().splitlines()[0][:160]
-        told.send(f"{type(err).__name__} in {Path(where.filename).name}:{where.lineno}: {said} | |")
-    told.close()
+        message = str(err).strip().splitlines()[0][:160]
+        sender.send(f"{type(err).__name__} in {Path(where.filename).name}:{where.lineno}: {message} | |")
+    sender.close()
     dlrover_stalls.end()
     os._exit(0)  # not after a queue or a pool of a framework
 
@@ -314,29 +314,29 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("bench-stalls"), help="on the disk to write to")
     parser.add_argument("--only", default="", help="rows with that in their name or package")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    print(f"| {given.megabytes} MB of state, {given.saves} saves | first, s | median of the others, s | longest, s |")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    print(f"| {args.megabytes} MB of state, {args.saves} saves | first, s | median of the others, s | longest, s |")
     print("| --- | --- | --- | --- |", flush=True)
     forked = multiprocessing.get_context("fork")
-    for name, needs, run in rows(given.megabytes, given.saves):
-        if given.only not in f"{name} {needs}":
+    for name, needs, run in rows(args.megabytes, args.saves):
+        if args.only not in f"{name} {needs}":
             continue
         if importlib.util.find_spec(needs) is None:
             print(f"| {name} | {needs} is not installed | | |", flush=True)
             continue
-        folder = Path(tempfile.mkdtemp(dir=given.folder)).resolve()
-        heard, told = forked.Pipe(duplex=False)
-        process = forked.Process(target=row, args=(run, folder, told))
+        folder = Path(tempfile.mkdtemp(dir=args.folder)).resolve()
+        receiver, sender = forked.Pipe(duplex=False)
+        process = forked.Process(target=run_row, args=(run, folder, sender))
         process.start()
-        told.close()
+        sender.close()
         try:
-            print(f"| {name} | {heard.recv()} |", flush=True)
+            print(f"| {name} | {receiver.recv()} |", flush=True)
         except EOFError:
             print(f"| {name} | ended with {process.exitcode} | | |", flush=True)
         process.join()
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(given.folder, ignore_errors=True)
+    shutil.rmtree(args.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ from driver import CONFIG, DemoError, Driver, wait_until  # noqa: E402
 STEPS = ("up", "create", "validate", "delete", "down")
 
 
-def one_round(name: str, logs: Path) -> Dict[str, Any]:
+def run_round(name: str, logs: Path) -> Dict[str, Any]:
     """Seconds of each step, and `sick`: what was not ok, one line each."""
     driver = Driver(name, logs)
     round_: Dict[str, Any] = {"sick": []}
-    began = [time.monotonic()]
+    started_at = [time.monotonic()]
 
     def done(step: str) -> None:
-        round_[step] = round(time.monotonic() - began[0], 2)
-        began[0] = time.monotonic()
+        round_[step] = round(time.monotonic() - started_at[0], 2)
+        started_at[0] = time.monotonic()
 
     try:
         driver.up({})
@@ -60,7 +60,7 @@ def one_round(name: str, logs: Path) -> Dict[str, Any]:
     except DemoError as err:
         round_["sick"].append(str(err))
     finally:
-        began[0] = time.monotonic()
+        started_at[0] = time.monotonic()
         driver.down()
         done("down")
     return round_
@@ -75,7 +75,7 @@ def main() -> int:
     rounds: List[Dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-fresh-") as logs:
         for number in range(1, options.rounds + 1):
-            rounds.append(one_round(options.name, Path(logs)))
+            rounds.append(run_round(options.name, Path(logs)))
             times = "  ".join(f"{step} {rounds[-1][step]:.1f}" for step in STEPS if step in rounds[-1])
             print(f"{number:3}  {'; '.join(rounds[-1]['sick']) or 'healthy'}  ({times} s)", file=sys.stderr, flush=True)
     healthy = sum(not round_["sick"] for round_ in rounds)
@@ -83,9 +83,9 @@ def main() -> int:
         print(json.dumps({"healthy": healthy, "rounds": rounds}, indent=1))
     else:
         medians = ", ".join(
-            f"{step} {statistics.median(found):.1f}"
+            f"{step} {statistics.median(seconds):.1f}"
             for step in STEPS
-            if (found := [round_[step] for round_ in rounds if step in round_])
+            if (seconds := [round_[step] for round_ in rounds if step in round_])
         )
         print(f"{healthy} of {len(rounds)} healthy; medians in seconds: {medians}")
     return 0 if healthy == len(rounds) else 1

@@ -47,7 +47,7 @@ def say(text: str) -> None:
     print(f"{time.monotonic() - BEGIN:5.0f} s  {text}", file=sys.stderr, flush=True)
 
 
-def built(gigabytes: float) -> tuple[Any, Any]:
+def build_state(gigabytes: float) -> tuple[Any, Any]:
     """A state of about so many GB, as it is after one step."""
     torch.manual_seed(1)
     layers = max(1, round(gigabytes * 1e9 / (12 * WIDTH * WIDTH)))
@@ -65,13 +65,13 @@ def step(model: Any, optimizer: Any) -> None:
 
 
 def tensors_of(model: Any, optimizer: Any) -> list[Any]:
-    found = list(model.state_dict().values())
+    tensors = list(model.state_dict().values())
     for values in optimizer.state_dict()["state"].values():
-        found += [value for value in values.values() if value.numel() > 1]
-    return found
+        tensors += [value for value in values.values() if value.numel() > 1]
+    return tensors
 
 
-def timed(work: Callable[[], Any]) -> float:
+def time_on_device(work: Callable[[], Any]) -> float:
     """Seconds until `work` is done, on the device too."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -80,7 +80,7 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def called(work: Callable[[], Any]) -> float:
+def time_call(work: Callable[[], Any]) -> float:
     """Seconds until the call of `work` returns."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -98,8 +98,8 @@ def both_ways(tensors: list[Any], count: int) -> dict[str, list[float]]:
     pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
     copy(pinned, tensors)
     return {
-        "floor_s": [timed(lambda: copy(pinned, tensors)) for _ in range(count)],
-        "up_s": [timed(lambda: copy(tensors, pinned)) for _ in range(count)],
+        "floor_s": [time_on_device(lambda: copy(pinned, tensors)) for _ in range(count)],
+        "up_s": [time_on_device(lambda: copy(tensors, pinned)) for _ in range(count)],
     }
 
 
@@ -118,16 +118,16 @@ def proofs(tensors: list[Any], count: int) -> list[float]:
             list(pool.map(leaf, parts))
         copy(tensors, host)
 
-    return [timed(proof) for _ in range(count)]
+    return [time_on_device(proof) for _ in range(count)]
 
 
-def saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
-    model, optimizer = built(gigabytes)
+def measure_saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
+    model, optimizer = build_state(gigabytes)
     tensors = tensors_of(model, optimizer)
-    found: dict[str, Any] = {"bytes": sum(tensor.nbytes for tensor in tensors), "layers": len(model)}
+    figures: dict[str, Any] = {"bytes": sum(tensor.nbytes for tensor in tensors), "layers": len(model)}
     say("floor")
-    found |= both_ways(tensors, count)
-    found["step_s"] = [timed(lambda: step(model, optimizer)) for _ in range(2 * count)]
+    figures |= both_ways(tensors, count)
+    figures["step_s"] = [time_on_device(lambda: step(model, optimizer)) for _ in range(2 * count)]
     state = State(model, optimizer)
     for overlap, name in ((False, "save"), (True, "overlapped")):
         say(name)
@@ -135,7 +135,7 @@ def saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
             manager.restore(state)
             for number in range(2):  # slots are made and registered meanwhile
                 assert manager.save(number, state, on_busy="wait").wait("durable", 300)
-            found[f"{name}_s"], found[f"{name}_step_s"], found[f"{name}_durable_s"] = [], [], []
+            figures[f"{name}_s"], figures[f"{name}_step_s"], figures[f"{name}_durable_s"] = [], [], []
             for number in range(2, count + 2):
                 handle: Any = None
 
@@ -144,26 +144,26 @@ def saves(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
                     handle = manager.save(number, state)
 
                 begin = time.perf_counter()
-                found[f"{name}_s"].append(called(save))
-                found[f"{name}_step_s"].append(timed(lambda: step(model, optimizer)))
+                figures[f"{name}_s"].append(time_call(save))
+                figures[f"{name}_step_s"].append(time_on_device(lambda: step(model, optimizer)))
                 assert handle.wait("durable", 300), handle
-                found[f"{name}_durable_s"].append(time.perf_counter() - begin)
+                figures[f"{name}_durable_s"].append(time.perf_counter() - begin)
         shutil.rmtree(folder / name)
     say("torch.save and dcp.async_save")
-    held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    state_dicts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     file = Path("/dev/shm", f"hpk-bench-{os.getpid()}")
     try:
-        found["torch_save_s"] = [timed(lambda: torch.save(held, file)) for _ in range(2)]
+        figures["torch_save_s"] = [time_on_device(lambda: torch.save(state_dicts, file)) for _ in range(2)]
     finally:
         file.unlink(missing_ok=True)
     try:
-        found["dcp_s"] = pinned_dcp(held, count, folder)
+        figures["dcp_s"] = pinned_dcp(state_dicts, count, folder)
     except Exception as err:
-        found["dcp_error"] = f"{type(err).__name__}: {err}"[:300]
-    return found
+        figures["dcp_error"] = f"{type(err).__name__}: {err}"[:300]
+    return figures
 
 
-def pinned_dcp(held: Any, count: int, folder: Path) -> list[float]:
+def pinned_dcp(state_dicts: Any, count: int, folder: Path) -> list[float]:
     """The calls of torch's asynchronous save after the first, one after the other."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.staging import BlockingAsyncStager
@@ -171,18 +171,18 @@ def pinned_dcp(held: Any, count: int, folder: Path) -> list[float]:
     stager = BlockingAsyncStager(cache_staged_state_dict=True)
     taken = []
     for number in range(count + 1):
-        place = folder / f"dcp-{number}"
+        directory = folder / f"dcp-{number}"
         begin = time.perf_counter()
-        answer: Any = dcp.async_save(held, checkpoint_id=place, async_stager=stager, no_dist=True)
+        response: Any = dcp.async_save(state_dicts, checkpoint_id=directory, async_stager=stager, no_dist=True)
         taken.append(time.perf_counter() - begin)
-        getattr(answer, "upload_completion", answer).result()
-        shutil.rmtree(place)
+        getattr(response, "upload_completion", response).result()
+        shutil.rmtree(directory)
     return taken[1:]
 
 
-def leave(gigabytes: float, folder: Path) -> None:
+def save_and_die(gigabytes: float, folder: Path) -> None:
     """A process that saved and is killed."""
-    model, optimizer = built(gigabytes)
+    model, optimizer = build_state(gigabytes)
     state, manager = State(model, optimizer), Manager(folder / "hot", compare=None)
     manager.restore(state)
     assert manager.save(0, state).wait("durable", 300)
@@ -196,9 +196,9 @@ def sums(model: Any, optimizer: Any) -> list[float]:
     return [float(tensor.double().sum()) for tensor in tensors_of(model, optimizer)]
 
 
-def restored(gigabytes: float, folder: Path, *, die: bool) -> None:
+def run_restore(gigabytes: float, folder: Path, *, die: bool) -> None:
     """A restore in a new process; from memory where one was left."""
-    model, optimizer = built(gigabytes)
+    model, optimizer = build_state(gigabytes)
     tensors = tensors_of(model, optimizer)
     proved = proofs(tensors, 3)
     with torch.no_grad():
@@ -208,54 +208,54 @@ def restored(gigabytes: float, folder: Path, *, die: bool) -> None:
     begin = time.perf_counter()
     manager = Manager(folder / "hot", compare=None)
     made = time.perf_counter()
-    found: Any = manager.restore(state)
+    got: Any = manager.restore(state)
     torch.cuda.synchronize()
     taken = time.perf_counter() - made
-    said = {"tier": found.tier, "step": found.step, "manager_s": made - begin, "restore_s": taken, "proof_s": proved}
-    print(json.dumps({**said, "sum": sums(model, optimizer)}), flush=True)
+    report = {"tier": got.tier, "step": got.step, "manager_s": made - begin, "restore_s": taken, "proof_s": proved}
+    print(json.dumps({**report, "sum": sums(model, optimizer)}), flush=True)
     if die:
         os.kill(os.getpid(), signal.SIGKILL)
     manager.close()
 
 
-def child(role: str, gigabytes: float, folder: Path) -> dict[str, Any]:
+def run_child(role: str, gigabytes: float, folder: Path) -> dict[str, Any]:
     say(f"restores: {role}")
-    words = [sys.executable, __file__, "--gigabytes", str(gigabytes), "--folder", str(folder), "--role", role]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=240, check=False)
+    command = [sys.executable, __file__, "--gigabytes", str(gigabytes), "--folder", str(folder), "--role", role]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=240, check=False)
     if not done.stdout.strip():
         raise SystemExit(f"{role}: ended with {done.returncode} and said nothing")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
-def restores(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
-    left = child("leave", gigabytes, folder)
-    hot = [child("hot", gigabytes, folder) for _ in range(count)]
-    last = child("end", gigabytes, folder)
-    cold = [child("end", gigabytes, folder)]
-    assert all(one["sum"] == left["sum"] for one in [*hot, last]), "a hot restore is not what was saved"
+def measure_restores(gigabytes: float, count: int, folder: Path) -> dict[str, Any]:
+    saved = run_child("leave", gigabytes, folder)
+    hot = [run_child("hot", gigabytes, folder) for _ in range(count)]
+    last = run_child("end", gigabytes, folder)
+    cold = [run_child("end", gigabytes, folder)]
+    assert all(sample["sum"] == saved["sum"] for sample in [*hot, last]), "a hot restore is not what was saved"
     return {
-        "bytes": left["bytes"],
-        "hot_tier": [one["tier"] for one in hot],
-        "hot_s": [one["restore_s"] for one in hot],
-        "hot_manager_s": [one["manager_s"] for one in hot],
-        "proof_s": [min(one["proof_s"]) for one in hot],
-        "cold_tier": [one["tier"] for one in cold],
-        "cold_s": [one["restore_s"] for one in cold],
+        "bytes": saved["bytes"],
+        "hot_tier": [sample["tier"] for sample in hot],
+        "hot_s": [sample["restore_s"] for sample in hot],
+        "hot_manager_s": [sample["manager_s"] for sample in hot],
+        "proof_s": [min(sample["proof_s"]) for sample in hot],
+        "cold_tier": [sample["tier"] for sample in cold],
+        "cold_s": [sample["restore_s"] for sample in cold],
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    size = found["bytes"] / 1e9
+def print_figures(figures: dict[str, Any]) -> None:
+    size = figures["bytes"] / 1e9
 
     def middle(name: str) -> float:
-        return float(statistics.median(found[name]))
+        return float(statistics.median(figures[name]))
 
-    def line(words: str, seconds: float, more: str = "") -> None:
-        print(f"  {words:44} {seconds:8.3f} s {size / seconds:8.2f} GB/s   {more}")
+    def line(label: str, seconds: float, more: str = "") -> None:
+        print(f"  {label:44} {seconds:8.3f} s {size / seconds:8.2f} GB/s   {more}")
 
-    print(f"{found['device']}, torch {found['torch']}, {found['cores']} cores; a state of {size:.2f} GB")
-    if "save_s" in found:
+    print(f"{figures['device']}, torch {figures['torch']}, {figures['cores']} cores; a state of {size:.2f} GB")
+    if "save_s" in figures:
         floor = middle("floor_s")
         line("floor: device to registered memory", floor)
         line("registered memory to device", middle("up_s"))
@@ -265,16 +265,16 @@ def show(found: dict[str, Any]) -> None:
         for name in ("save", "overlapped"):
             print(f"  {f'a step after a save, {name}':44} {middle(f'{name}_step_s'):8.3f} s")
             line(f"until durable, {name}", middle(f"{name}_durable_s"))
-        line("torch.save to /dev/shm", min(found["torch_save_s"]))
-        if "dcp_s" in found:
+        line("torch.save to /dev/shm", min(figures["torch_save_s"]))
+        if "dcp_s" in figures:
             line("torch's dcp.async_save, pinned: the call", middle("dcp_s"))
         else:
-            print(f"  dcp.async_save: {found['dcp_error']}")
-    if "hot_s" in found:
+            print(f"  dcp.async_save: {figures['dcp_error']}")
+    if "hot_s" in figures:
         line("digest, then copy to the device", middle("proof_s"))
         line("hot restore", middle("hot_s"), f"over proof {middle('hot_s') / middle('proof_s'):.2f}")
         line("cold restore, page cache", middle("cold_s"))
-        print(f"  tiers: {' '.join(found['hot_tier'])}; {' '.join(found['cold_tier'])}")
+        print(f"  tiers: {' '.join(figures['hot_tier'])}; {' '.join(figures['cold_tier'])}")
 
 
 def main() -> None:
@@ -291,23 +291,23 @@ def main() -> None:
         print("not run: no CUDA device")
         return
     if args.role == "leave":
-        leave(args.gigabytes, args.folder)
+        save_and_die(args.gigabytes, args.folder)
     elif args.role:
-        restored(args.gigabytes, args.folder, die=args.role == "hot")
+        run_restore(args.gigabytes, args.folder, die=args.role == "hot")
     else:
         with tempfile.TemporaryDirectory(prefix="hpk-gpu-", dir=args.folder) as name:
             folder = Path(name)
-            found: dict[str, Any] = {
+            figures: dict[str, Any] = {
                 "device": torch.cuda.get_device_name(),
                 "torch": torch.__version__,
                 "cores": len(os.sched_getaffinity(0)),
             }
             if args.only != "restores":
-                found |= saves(args.gigabytes, args.saves, folder)
+                figures |= measure_saves(args.gigabytes, args.saves, folder)
                 torch.cuda.empty_cache()
             if args.only != "saves":
-                found |= restores(args.gigabytes, max(2, args.saves // 2), folder)
-        print(json.dumps(found)) if args.json else show(found)
+                figures |= measure_restores(args.gigabytes, max(2, args.saves // 2), folder)
+        print(json.dumps(figures)) if args.json else print_figures(figures)
 
 
 if __name__ == "__main__":

@@ -79,11 +79,13 @@ def source_of(mount: Mount) -> tuple[str, str]:
 def install(root: Path, config: NodeConfig, python: str) -> None:
     """A bundle as on_create.sh leaves it, without its units: the timer is us."""
     home = root / "opt/hyperpod-kit"
-    for place, path in contents.copied(sources.locate()):
-        target = home / "0123456789abcdef" / place
+    for relative_path, path in contents.copied(sources.locate()):
+        target = home / "0123456789abcdef" / relative_path
         target.parent.mkdir(parents=True, exist_ok=True)
         text = path.read_bytes()
-        target.write_bytes(text.replace(b"/usr/bin/python3", python.encode()) if place.startswith("bin/") else text)
+        target.write_bytes(
+            text.replace(b"/usr/bin/python3", python.encode()) if relative_path.startswith("bin/") else text
+        )
         target.chmod(0o755)
     (home / "0123456789abcdef/node_config.json").write_text(config.to_json())
     (home / "current").symlink_to("0123456789abcdef")
@@ -93,7 +95,7 @@ def install(root: Path, config: NodeConfig, python: str) -> None:
 
 
 @contextlib.contextmanager
-def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Popen[str]]]:
+def mounts_made(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Popen[str]]]:
     """All mounts below root, and what a node has beside them to tell what they are; yields the daemons by name."""
     daemons: Dict[str, subprocess.Popen[str]] = {}
     try:
@@ -105,9 +107,9 @@ def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Po
             target.mkdir(parents=True)
             store.mkdir(parents=True)
             if isinstance(mount, NvmeMount):
-                place = root / f"opt/dlami/nvme/hyperpod-kit/{mount.name}"
-                place.mkdir(parents=True)
-                subprocess.run(["mount", "--bind", str(place), str(target)], check=True)
+                directory = root / f"opt/dlami/nvme/hyperpod-kit/{mount.name}"
+                directory.mkdir(parents=True)
+                subprocess.run(["mount", "--bind", str(directory), str(target)], check=True)
                 continue
             daemon = subprocess.Popen(
                 [sys.executable, "-c", DAEMON, str(store), str(target), *source_of(mount)],
@@ -136,19 +138,19 @@ def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Po
         subprocess.run(["umount", "--lazy", str(instance_store)], check=False, stderr=subprocess.DEVNULL)
 
 
-def tick(root: Path, python: str) -> Dict[str, float]:
+def run_check(root: Path, python: str) -> Dict[str, float]:
     """Run the command once: CPU seconds and peak memory (bytes) of all its processes, the abandoned ones too."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     # What the unit's ExecStart says.
     command = [f"{root}/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", "health"]
-    with open(root / "said", "ab") as said:
+    with open(root / "said", "ab") as output:
         # As systemd starts a service: from /, with an environment of its own.
         child = subprocess.Popen(
             command,
             cwd="/",
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HPK_ROOT": str(root)},
         )
     cpu, memory, wall, code = 0.0, 0, 0.0, -1
@@ -162,15 +164,15 @@ def tick(root: Path, python: str) -> Dict[str, float]:
         cpu += usage.ru_utime + usage.ru_stime
         memory = max(memory, usage.ru_maxrss * 1024)
         if pid == child.pid:
-            wall, code = time.monotonic() - began, os.waitstatus_to_exitcode(status)
+            wall, code = time.monotonic() - started_at, os.waitstatus_to_exitcode(status)
             child.returncode = code
             time.sleep(0.2)  # for the end of the probers: they are reaped here, not by the command
     return {"cpu": cpu, "memory": memory, "wall": wall, "exit": code}
 
 
-def kept(root: Path) -> Dict[str, int]:
+def count_state_files(root: Path) -> Dict[str, int]:
     """Files and bytes that the checks keep."""
-    files = [path for place in ("run", "var") for path in (root / place).rglob("*") if path.is_file()]
+    files = [path for directory in ("run", "var") for path in (root / directory).rglob("*") if path.is_file()]
     return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
 
 
@@ -194,7 +196,7 @@ def main() -> None:
     )
     try:
         install(root, config, args.python)
-        with mounted(root, mounts) as daemons:
+        with mounts_made(root, mounts) as daemons:
             for daemon in list(daemons.values())[: args.hung]:
                 daemon.send_signal(signal.SIGSTOP)
             print(json.dumps(measure(root, args), indent=2))
@@ -203,15 +205,15 @@ def main() -> None:
 
 
 def measure(root: Path, args: argparse.Namespace) -> Dict[str, object]:
-    tick(root, args.python)  # compiles the program, as creation's first commands do
-    first = kept(root)
+    run_check(root, args.python)  # compiles the program, as creation's first commands do
+    first = count_state_files(root)
     ticks: List[Dict[str, float]] = []
-    began = time.monotonic()
+    started_at = time.monotonic()
     for number in range(max(2, round(args.minutes * 60 / args.interval))):
-        time.sleep(max(0.0, began + number * args.interval - time.monotonic()))
-        ticks.append(tick(root, args.python))
-    seconds = max(time.monotonic() - began, len(ticks) * args.interval)
-    cpu = [one["cpu"] for one in ticks]
+        time.sleep(max(0.0, started_at + number * args.interval - time.monotonic()))
+        ticks.append(run_check(root, args.python))
+    seconds = max(time.monotonic() - started_at, len(ticks) * args.interval)
+    cpu = [sample["cpu"] for sample in ticks]
     states: Dict[str, int] = {}
     for record in json.loads((root / "run/hyperpod-kit/health.json").read_text())["mounts"].values():
         states[record["status"]["state"]] = states.get(record["status"]["state"], 0) + 1
@@ -225,10 +227,10 @@ def measure(root: Path, args: argparse.Namespace) -> Dict[str, object]:
         "python": version,
         "percent_of_one_core": round(100 * sum(cpu) / seconds, 3),
         "cpu_ms_a_tick": spread([1000 * value for value in cpu]),
-        "wall_ms_a_tick": spread([1000 * one["wall"] for one in ticks]),
+        "wall_ms_a_tick": spread([1000 * sample["wall"] for sample in ticks]),
         "peak_memory_mib": {"first": memory(ticks[0]), "last": memory(ticks[-1]), "max": max(map(memory, ticks))},
-        "kept_on_disk": {"first": first, "last": kept(root)},
-        "exit_codes": sorted({one["exit"] for one in ticks}),
+        "kept_on_disk": {"first": first, "last": count_state_files(root)},
+        "exit_codes": sorted({sample["exit"] for sample in ticks}),
         "said": (root / "said").read_text().splitlines()[:5],
     }
 

@@ -48,27 +48,33 @@ def train(model: Any, optimizer: Any, width: int) -> None:
     optimizer.zero_grad()
 
 
-def tensors(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
-    found = dict(model.named_parameters())
+def tensors_by_name(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:
+    by_name = dict(model.named_parameters())
     for number, state in enumerate(optimizer.state.values()):
-        found.update({f"{number}.{key}": value for key, value in state.items()})
-    return found
+        by_name.update({f"{number}.{key}": value for key, value in state.items()})
+    return by_name
 
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def pieces(model: Any, optimizer: Any) -> str:
+def local_digest(model: Any, optimizer: Any) -> str:
     """Of what this rank holds."""
-    local = [getattr(one, "to_local", lambda one=one: one)() for one in tensors(model, optimizer).values()]
-    return digest(b"".join(one.detach().contiguous().numpy().tobytes() for one in local))
+    local = [
+        getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
+        for tensor in tensors_by_name(model, optimizer).values()
+    ]
+    return digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in local))
 
 
-def whole(model: Any, optimizer: Any) -> str:
+def full_digest(model: Any, optimizer: Any) -> str:
     """Of the whole tensors, on every rank the same."""
-    full = [getattr(one, "full_tensor", lambda one=one: one)() for one in tensors(model, optimizer).values()]
-    return digest(b"".join(one.detach().contiguous().numpy().tobytes() for one in full))
+    full = [
+        getattr(tensor, "full_tensor", lambda tensor=tensor: tensor)()
+        for tensor in tensors_by_name(model, optimizer).values()
+    ]
+    return digest(b"".join(tensor.detach().contiguous().numpy().tobytes() for tensor in full))
 
 
 def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, width: int) -> None:
@@ -82,13 +88,13 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
         HPK_SHM_DIR=shm,
     )
     torch.set_num_threads(1)
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     begin = time.monotonic()
 
     def lap(name: str) -> None:
         nonlocal begin
         torch.distributed.barrier()
-        said[name], begin = time.monotonic() - begin, time.monotonic()
+        report[name], begin = time.monotonic() - begin, time.monotonic()
 
     torch.distributed.init_process_group("gloo")
     lap("process group")
@@ -101,7 +107,7 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
     lap("manager")
     got = manager.restore(state)
     lap("restore")
-    said["tier"] = getattr(got, "tier", "")
+    report["tier"] = getattr(got, "tier", "")
     if do == "save":
         torch.manual_seed(1000 + rank)
         train(model, optimizer, width)
@@ -110,9 +116,9 @@ def rank_main(rank: int, world: int, port: int, folder: str, shm: str, do: str, 
         lap("save returns")
         assert handle.wait("durable", DEADLINE)
         lap("durable")
-    said["pieces"], said["whole"] = pieces(model, optimizer), whole(model, optimizer)
-    said["extra"], said["random"] = extra["mine"], float(torch.rand(1))
-    Path(folder, f"{do}-{rank}.new").write_text(json.dumps(said))
+    report["pieces"], report["whole"] = local_digest(model, optimizer), full_digest(model, optimizer)
+    report["extra"], report["random"] = extra["mine"], float(torch.rand(1))
+    Path(folder, f"{do}-{rank}.new").write_text(json.dumps(report))
     Path(folder, f"{do}-{rank}.new").rename(Path(folder, f"{do}-{rank}.json"))
     if do == "save":
         signal.pause()  # until it is killed
@@ -134,13 +140,15 @@ def launch(world: int, folder: Path, shm: Path, do: str, width: int) -> list[dic
     ]
     for process in ranks:
         process.start()
-    answers = [folder / f"{do}-{rank}.json" for rank in range(world)]
+    report_paths = [folder / f"{do}-{rank}.json" for rank in range(world)]
     end = time.monotonic() + DEADLINE
     try:
-        while not all(path.exists() for path in answers):
+        while not all(path.exists() for path in report_paths):
             ended = [process.exitcode for process in ranks if process.exitcode not in (None, 0)]
             if ended or time.monotonic() > end:
-                raise SystemExit(f"{do}: exit codes {ended}, {sum(path.exists() for path in answers)} of {world} ready")
+                raise SystemExit(
+                    f"{do}: exit codes {ended}, {sum(path.exists() for path in report_paths)} of {world} ready"
+                )
             time.sleep(0.05)
         if do != "save":
             for process in ranks:
@@ -149,12 +157,12 @@ def launch(world: int, folder: Path, shm: Path, do: str, width: int) -> list[dic
         for process in ranks:
             process.kill()
             process.join()
-    return [json.loads(path.read_text()) for path in answers]
+    return [json.loads(path.read_text()) for path in report_paths]
 
 
-def times(answers: list[dict[str, Any]]) -> dict[str, float]:
-    names = [name for name, value in answers[0].items() if isinstance(value, float) and name != "random"]
-    return {name: round(max(answer[name] for answer in answers), 3) for name in names}
+def slowest_times(reports: list[dict[str, Any]]) -> dict[str, float]:
+    names = [name for name, value in reports[0].items() if isinstance(value, float) and name != "random"]
+    return {name: round(max(report[name] for report in reports), 3) for name in names}
 
 
 def main() -> int:
@@ -165,33 +173,36 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--json", type=Path, help="all figures, for a machine")
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
+    seconds_by_phase: dict[str, dict[str, float]] = {}
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-ranks-", dir=args.dir) as name:
         folder = Path(name)
 
         def phase(do: str, world: int, shm: str, tier: str) -> list[dict[str, Any]]:
-            answers = launch(world, folder, folder / shm, do, args.width)
-            found[do] = times(answers)
-            print(f"{do:<8}{world:>4} ranks  " + "  ".join(f"{key} {value:.2f} s" for key, value in found[do].items()))
-            tiers = {answer["tier"] for answer in answers}
+            reports = launch(world, folder, folder / shm, do, args.width)
+            seconds_by_phase[do] = slowest_times(reports)
+            print(
+                f"{do:<8}{world:>4} ranks  "
+                + "  ".join(f"{key} {value:.2f} s" for key, value in seconds_by_phase[do].items())
+            )
+            tiers = {report["tier"] for report in reports}
             if tiers != {tier}:
                 wrong.append(f"{do}: restored from {tiers}, expected {tier!r}")
-            return answers
+            return reports
 
-        def same(do: str, answers: list[dict[str, Any]], saved: list[dict[str, Any]], *keys: str) -> None:
-            for rank, (one, other) in enumerate(zip(answers, saved)):
-                wrong.extend(f"{do}: rank {rank} has another {key}" for key in keys if one[key] != other[key])
+        def compare(do: str, reports: list[dict[str, Any]], saved: list[dict[str, Any]], *keys: str) -> None:
+            for rank, (report, saved_report) in enumerate(zip(reports, saved)):
+                wrong.extend(f"{do}: rank {rank} has another {key}" for key in keys if report[key] != saved_report[key])
 
         saved = phase("save", args.ranks, "shm", "")
         everything = ("pieces", "whole", "extra", "random")
-        same("hot", phase("hot", args.ranks, "shm", "memory"), saved, *everything)
+        compare("hot", phase("hot", args.ranks, "shm", "memory"), saved, *everything)
         shutil.rmtree(folder / "shm")
-        same("cold", phase("cold", args.ranks, "shm", "storage"), saved, *everything)
-        same("fewer", phase("fewer", args.to, "fewer", "storage"), saved, "whole", "extra")
+        compare("cold", phase("cold", args.ranks, "shm", "storage"), saved, *everything)
+        compare("fewer", phase("fewer", args.to, "fewer", "storage"), saved, "whole", "extra")
     print("\n".join(wrong) or "all as saved")
     if args.json:
-        args.json.write_text(json.dumps({"times": found, "wrong": wrong}, indent=1) + "\n")
+        args.json.write_text(json.dumps({"times": seconds_by_phase, "wrong": wrong}, indent=1) + "\n")
     return 1 if wrong else 0
 
 

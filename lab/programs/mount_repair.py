@@ -38,7 +38,7 @@ FAULTS = ("kill-daemon", "unmount", "hang-daemon")
 PATIENCE = 300.0
 
 
-def serves(at: MountPoint) -> bool:
+def is_serving(at: MountPoint) -> bool:
     """Whether something is mounted there and statvfs of it succeeds within a second."""
     command = command_in_machine(at.leader, ["timeout", "-s", "KILL", "1", "stat", "--file-system", at.path])
     return (
@@ -47,28 +47,28 @@ def serves(at: MountPoint) -> bool:
     )
 
 
-def can_suffer(fault: str, kind: str) -> bool:
+def fault_applies(fault: str, kind: str) -> bool:
     """Scratch has no daemon; of those that hang only mount-s3 is ours to kill, the others wait for their server."""
     traits = KINDS[kind].traits
     return bool({"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault])
 
 
-def one_round(spots: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
+def run_round(spots: Dict[str, MountPoint], fault: str) -> Dict[str, float]:
     """Seconds to the repair of each kind that the fault is made on. Raises TimeoutError."""
-    broken = {kind: at for kind, at in spots.items() if can_suffer(fault, kind)}
-    began: Dict[str, float] = {}
+    broken = {kind: at for kind, at in spots.items() if fault_applies(fault, kind)}
+    started_at: Dict[str, float] = {}
     took: Dict[str, float] = {}
     for kind, at in broken.items():
-        began[kind] = time.monotonic()
+        started_at[kind] = time.monotonic()
         mount_faults.FAULTS[fault](at)
     # A signal is not an event of the moment: repaired is what was seen broken first.
     for kind, at in broken.items():
-        wait_until(f"fault of {kind}", lambda at=at: not serves(at), timeout=10, every=0.02)  # type: ignore[misc]
+        wait_until(f"fault of {kind}", lambda at=at: not is_serving(at), timeout=10, every=0.02)  # type: ignore[misc]
     while len(took) < len(broken):
         for kind, at in broken.items():
-            if kind not in took and serves(at):
-                took[kind] = time.monotonic() - began[kind]
-        if time.monotonic() - max(began.values()) > PATIENCE:
+            if kind not in took and is_serving(at):
+                took[kind] = time.monotonic() - started_at[kind]
+        if time.monotonic() - max(started_at.values()) > PATIENCE:
             raise TimeoutError(f"{fault}: not repaired: {', '.join(sorted(set(broken) - set(took)))}")
         time.sleep(0.05)
     return took
@@ -93,7 +93,7 @@ def create(driver: Driver, directory: Path, interval: float) -> Tuple[Path, Dict
 
 def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
     """fault -> kind -> seconds, one for each round."""
-    found: Dict[str, Dict[str, List[float]]] = {}
+    seconds_by_fault: Dict[str, Dict[str, List[float]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         driver = Driver(f"repair-{args.interval:g}", Path(directory))
         try:
@@ -107,13 +107,13 @@ def measure(args: argparse.Namespace) -> Dict[str, Dict[str, List[float]]]:
                         lambda: driver.data("validate-mounts", str(config), check=False)["healthy"],
                         timeout=PATIENCE,
                     )
-                    took = one_round(spots, fault)
+                    took = run_round(spots, fault)
                     for kind, seconds in took.items():
-                        found.setdefault(fault, {}).setdefault(kind, []).append(round(seconds, 1))
+                        seconds_by_fault.setdefault(fault, {}).setdefault(kind, []).append(round(seconds, 1))
                     print(f"{fault} {number + 1}/{args.rounds}: {took}", file=sys.stderr, flush=True)
         finally:
             driver.down()
-    return found
+    return seconds_by_fault
 
 
 def main() -> None:
@@ -125,12 +125,12 @@ def main() -> None:
     args = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("machines are root's: sudo")
-    found = measure(args)
+    seconds_by_fault = measure(args)
     if args.json:
-        print(json.dumps({"interval": args.interval, "seconds": found}, indent=1))
+        print(json.dumps({"interval": args.interval, "seconds": seconds_by_fault}, indent=1))
         return
     print(f"| fault (interval {args.interval:g} s) | kind | least | median | most |\n| --- | --- | --- | --- | --- |")
-    for fault, kinds in found.items():
+    for fault, kinds in seconds_by_fault.items():
         for kind, seconds in kinds.items():
             print(f"| {fault} | {kind} | {min(seconds)} | {statistics.median(seconds)} | {max(seconds)} |")
 

@@ -46,7 +46,7 @@ def rank_main(rank: int, world: int, port: int, folder: str, kind: str, args: ar
     state = State(extra=extra)
     manager = Manager(folder + "/root", slots=3, partners=kind == KINDS[2])
     manager.restore(state)
-    left = torch.randn(_WORK, _WORK)
+    matrix = torch.randn(_WORK, _WORK)
     steps: list[float] = []
     stalls: list[float] = []
     sealed: list[float] = []
@@ -54,7 +54,7 @@ def rank_main(rank: int, world: int, port: int, folder: str, kind: str, args: ar
     for number in range(args.steps):
         begin = time.perf_counter()
         for _ in range(30):
-            left = torch.nn.functional.normalize(left @ left)
+            matrix = torch.nn.functional.normalize(matrix @ matrix)
         torch.distributed.barrier()
         steps.append(time.perf_counter() - begin)
         extra["mine"][number] = 1
@@ -68,15 +68,15 @@ def rank_main(rank: int, world: int, port: int, folder: str, kind: str, args: ar
                 handle.wait(timeout=120)  # every second one is waited for, so that steps beside a copy are steps too
                 sealed.append(time.perf_counter() - begin)
             waiting = begin, handle
-    held = sum(path.stat().st_blocks * 512 for path in shm.rglob("*") if path.is_file())
-    said = {"step_s": steps, "stall_s": stalls, "sealed_s": sealed, "shm_mb": held / 1e6}
-    Path(folder, f"answer-{rank}.json").write_text(json.dumps(said))
+    shm_bytes = sum(path.stat().st_blocks * 512 for path in shm.rglob("*") if path.is_file())
+    report = {"step_s": steps, "stall_s": stalls, "sealed_s": sealed, "shm_mb": shm_bytes / 1e6}
+    Path(folder, f"answer-{rank}.json").write_text(json.dumps(report))
     torch.distributed.barrier()
     manager.close()
     torch.distributed.destroy_process_group()
 
 
-def one(kind: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_kind(kind: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-partners-", dir="/dev/shm") as folder:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -92,10 +92,10 @@ def one(kind: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             process.join(600)
             if process.exitcode != 0:
                 raise SystemExit(f"{kind}: a rank ended with {process.exitcode}")
-        found = [json.loads(Path(folder, f"answer-{rank}.json").read_text()) for rank in range(args.ranks)]
+        reports = [json.loads(Path(folder, f"answer-{rank}.json").read_text()) for rank in range(args.ranks)]
         shutil.rmtree(folder, ignore_errors=True)
         Path(folder).mkdir()
-    return found
+    return reports
 
 
 def main() -> None:
@@ -107,15 +107,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="all figures, for a machine")
     args = parser.parse_args()
-    found: dict[str, dict[str, list[float]]] = {kind: {} for kind in KINDS}
+    samples: dict[str, dict[str, list[float]]] = {kind: {} for kind in KINDS}
     for _ in range(args.rounds):
         for kind in KINDS:
-            for answer in one(kind, args):
-                for name, value in answer.items():
-                    found[kind].setdefault(name, []).extend(value if isinstance(value, list) else [value])
+            for report in measure_kind(kind, args):
+                for name, value in report.items():
+                    samples[kind].setdefault(name, []).extend(value if isinstance(value, list) else [value])
     medians = {
         kind: {name: statistics.median(values) for name, values in rows.items() if values}
-        for kind, rows in found.items()
+        for kind, rows in samples.items()
     }
     for kind, row in medians.items():
         print(f"{kind:<20}" + "  ".join(f"{name} {value:.3f}" for name, value in row.items()))

@@ -31,10 +31,10 @@ def measure(kind: str, world: int, width: int) -> None:
             (f"as {other}", world, other, False),
             ("weights, as ddp", world, "ddp", True),
         ]:
-            found = sharded_job.run(folder, by, reads_job.restore, how, root, width, False, weights, timeout=600.0)
-            right = weights or all(one["holds"] == saved[0] for one in found)
-            moved = max((one["shards"] + one["received"]) / one["needed"] for one in found)
-            read = sum(one["shards"] for one in found) / size
+            reports = sharded_job.run(folder, by, reads_job.restore, how, root, width, False, weights, timeout=600.0)
+            right = weights or all(report["holds"] == saved[0] for report in reports)
+            moved = max((report["shards"] + report["received"]) / report["needed"] for report in reports)
+            read = sum(report["shards"] for report in reports) / size
             print(
                 f"{kind:<6}{world:>4} ranks  {what:<16} read {read:.3f}  moved {moved:.2f}  {'' if right else 'WRONG'}"
             )

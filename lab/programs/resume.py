@@ -33,56 +33,56 @@ from tests.unit.job.private_slurm import PrivateSlurm, missing  # noqa: E402
 RANKS = 2
 
 
-def one(slurm: PrivateSlurm, gigabytes: float, memory: str, place: Path, trace: str = "") -> dict[str, Any]:
-    place.mkdir()
+def run_job(slurm: PrivateSlurm, gigabytes: float, memory: str, directory: Path, trace: str = "") -> dict[str, Any]:
+    directory.mkdir()
     shm = Path(tempfile.mkdtemp(prefix="hpk-bench-", dir="/dev/shm"))
     trainer = [
         sys.executable,
         str(Path(__file__).with_name("resume_trainer.py")),
-        str(place / "root"),
-        str(place / "once"),
+        str(directory / "root"),
+        str(directory / "once"),
     ]
-    lose = f"if [ -e {place}/once ] && [ ! -e {place}/lost ]; then touch {place}/lost; rm -rf {shm}/*; fi"
-    script = place / "job.sbatch"
+    lose = f"if [ -e {directory}/once ] && [ ! -e {directory}/lost ]; then touch {directory}/lost; rm -rf {shm}/*; fi"
+    script = directory / "job.sbatch"
     script.write_text(
-        f"#!/bin/bash\n#SBATCH -N{RANKS} --ntasks-per-node=1 --auto-resume=1 -o {place}/out\n"
+        f"#!/bin/bash\n#SBATCH -N{RANKS} --ntasks-per-node=1 --auto-resume=1 -o {directory}/out\n"
         f"export HPK_SHM_DIR={shm} PYTHONPATH={ROOT} GLOO_SOCKET_IFNAME=lo\n"
-        f"exec {trace} {sys.executable} -m hyperpod_kit.job.__main__ run --checkpoint-root {place}/root -- "
+        f"exec {trace} {sys.executable} -m hyperpod_kit.job.__main__ run --checkpoint-root {directory}/root -- "
         f"/bin/sh -c '{lose if memory == 'lost' else ':'}; exec {' '.join(trainer)} {gigabytes / RANKS}'\n"
     )
     try:
-        job = slurm.sbatch(str(script), cwd=place)
+        job = slurm.sbatch(str(script), cwd=directory)
         end = time.monotonic() + 900
         while slurm.state(job) not in ("COMPLETED", "FAILED", "CANCELLED") and time.monotonic() < end:
             time.sleep(0.2)
-        text = (place / "out").read_text()
+        text = (directory / "out").read_text()
         if slurm.state(job) != "COMPLETED":
             raise SystemExit(text)
-        said = [json.loads(line[7:]) for line in text.splitlines() if line.startswith("bench: ")]
-        return {"job_run_read": read_below(place)} if trace else figures(said)
+        events = [json.loads(line[7:]) for line in text.splitlines() if line.startswith("bench: ")]
+        return {"job_run_read": bytes_read_below(directory)} if trace else figures(events)
     finally:
         shutil.rmtree(shm, ignore_errors=True)
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def read_below(place: Path) -> int:
+def bytes_read_below(directory: Path) -> int:
     """Bytes of the root that a trace has seen read."""
-    done = re.compile(rf"(?:read|pread64|readv|preadv)\(\d+<{re.escape(str(place))}/root/[^>]*>.*= (\d+)")
-    return sum(int(match[1]) for match in map(done.search, (place / "trace").read_text().splitlines()) if match)
+    done = re.compile(rf"(?:read|pread64|readv|preadv)\(\d+<{re.escape(str(directory))}/root/[^>]*>.*= (\d+)")
+    return sum(int(match[1]) for match in map(done.search, (directory / "trace").read_text().splitlines()) if match)
 
 
-def figures(said: list[dict[str, Any]]) -> dict[str, Any]:
-    killed = next(one["t"] for one in said if one["what"] == "killed")
-    after = [one for one in said if one["t"] > killed]
-    restored = [one for one in after if one["what"] == "restored"]
-    steps = [one for one in after if one["what"] == "step" and one["step"] == restored[0]["next"]]
+def figures(events: list[dict[str, Any]]) -> dict[str, Any]:
+    killed = next(event["t"] for event in events if event["what"] == "killed")
+    after = [event for event in events if event["t"] > killed]
+    restored = [event for event in after if event["what"] == "restored"]
+    steps = [event for event in after if event["what"] == "step" and event["step"] == restored[0]["next"]]
     return {
-        "fault_to_step_s": round(max(one["t"] for one in steps) - killed, 3),
-        "start_up_s": round(max(one["start_up"] for one in after if one["what"] == "built"), 3),
-        "restore_s": round(max(one["seconds"] for one in restored), 3),
-        "tier": sorted({one["tier"] for one in restored}),
-        "resumed_at": sorted({one["next"] for one in restored}),
-        "restore_read": max(one["read"] for one in restored),
+        "fault_to_step_s": round(max(event["t"] for event in steps) - killed, 3),
+        "start_up_s": round(max(event["start_up"] for event in after if event["what"] == "built"), 3),
+        "restore_s": round(max(event["seconds"] for event in restored), 3),
+        "tier": sorted({event["tier"] for event in restored}),
+        "resumed_at": sorted({event["next"] for event in restored}),
+        "restore_read": max(event["read"] for event in restored),
     }
 
 
@@ -93,18 +93,18 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
-    if why := missing():
-        raise SystemExit(why)
+    if reason := missing():
+        raise SystemExit(reason)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     base = Path(tempfile.mkdtemp(prefix="hpk-bench-", dir=args.dir))
     slurm = PrivateSlurm(base, nodes=RANKS, user=os.getuid())
     try:
         slurm.start()
         counted: dict[str, Any] = {}
-        runs = [one(slurm, args.gigabytes, args.memory, base / f"run-{number}") for number in range(args.repeat)]
+        runs = [run_job(slurm, args.gigabytes, args.memory, base / f"run-{number}") for number in range(args.repeat)]
         if shutil.which("strace"):
             trace = f"strace -f -y -e trace=read,pread64,readv,preadv -o {base}/traced/trace"
-            counted = one(slurm, args.gigabytes, args.memory, base / "traced", trace)
+            counted = run_job(slurm, args.gigabytes, args.memory, base / "traced", trace)
     finally:
         slurm.stop()
         shutil.rmtree(base, ignore_errors=True)

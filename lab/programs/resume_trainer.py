@@ -26,13 +26,13 @@ def say(**fields: object) -> None:
     os.write(1, ("bench: " + json.dumps({"t": time.time(), **fields}) + "\n").encode())
 
 
-def read_by(pid: int) -> int:
+def bytes_read_by(pid: int) -> int:
     """Bytes."""
-    words = Path(f"/proc/{pid}/io").read_text().split()
-    return int(words[words.index("rchar:") + 1])
+    fields = Path(f"/proc/{pid}/io").read_text().split()
+    return int(fields[fields.index("rchar:") + 1])
 
 
-def lived() -> float:
+def process_age() -> float:
     """Seconds since this process was started."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
@@ -52,9 +52,9 @@ def main() -> None:
         DTensor.from_local(torch.ones(1 << 14, 1 << 12), mesh, [Shard(0)]) for _ in range(max(1, int(gigabytes * 4)))
     ]
     state = State(torch.nn.ParameterList(pieces), rng=False)  # 256 MiB of each are this rank's
-    say(what="built", rank=rank, start_up=lived())
+    say(what="built", rank=rank, start_up=process_age())
     manager = Manager(root)
-    before = read_by(os.getpid())
+    before = bytes_read_by(os.getpid())
     begin = time.monotonic()
     got = manager.restore(state)
     say(
@@ -63,7 +63,7 @@ def main() -> None:
         next=got.next_step,
         tier=getattr(got, "tier", ""),
         seconds=time.monotonic() - begin,
-        read=read_by(os.getpid()) - before,
+        read=bytes_read_by(os.getpid()) - before,
     )
     for step in range(got.next_step, LAST + 1):
         torch.distributed.barrier()

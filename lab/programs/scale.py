@@ -41,7 +41,7 @@ def model() -> State:
     return State(layers, torch.optim.AdamW(layers.parameters()))
 
 
-def durable(manager: Manager, step: int, state: State) -> str:
+def save_durable(manager: Manager, step: int, state: State) -> str:
     handle = manager.save(step, state)
     if not handle.wait("durable", 60) or handle.attempt is None:
         raise SystemExit(f"the save of step {step} is {handle.state}: {handle.reason}")
@@ -52,7 +52,7 @@ def one_checkpoint(root: Path, step: int) -> str:
     """A root with one real checkpoint; its attempt."""
     manager, state = Manager(root), model()
     manager.restore(state)
-    attempt = durable(manager, step, state)
+    attempt = save_durable(manager, step, state)
     manager.close()
     return attempt
 
@@ -66,7 +66,7 @@ def discovery(directory: Path, count: int) -> dict[str, object]:
         folder = root / f"seq-{number:06d}.step-{number:010d}.e0-abcdef"
         folder.mkdir()
         (folder / "MANIFEST.json").write_bytes(body)
-    found: dict[str, object] = {"checkpoints": count}
+    times: dict[str, object] = {"checkpoints": count}
     for kind in ("dropped", "warm"):
         taken = []
         for _ in range(5):
@@ -77,9 +77,9 @@ def discovery(directory: Path, count: int) -> dict[str, object]:
             if step != "77":
                 raise SystemExit(f"found step {step}, expected 77")
             taken.append(float(seconds))
-        found[f"newest_valid_{kind}_s"] = taken
+        times[f"newest_valid_{kind}_s"] = taken
     shutil.rmtree(root)
-    return found
+    return times
 
 
 def start(directory: Path) -> dict[str, object]:
@@ -101,16 +101,16 @@ def soak(directory: Path, saves: int) -> dict[str, object]:
     """Private memory and descriptors of trainer and agent, ten times over the saves; and the most that both together
     had open at one moment, looked for every 20 ms, files that are being written included."""
     root = directory / "soak"
-    mine = os.getpid()
-    before = usage.descriptors(mine)
+    trainer_pid = os.getpid()
+    before = usage.descriptors(trainer_pid)
     manager, state = Manager(root), model()
     manager.restore(state)
-    (agent,) = usage.agents()
+    (agent,) = usage.find_agents()
     rows = []
     previous = None
-    with usage.Watch([mine, agent]) as watch:
+    with usage.Watch([trainer_pid, agent]) as watch:
         for number in range(saves):
-            attempt = durable(manager, number, state)
+            attempt = save_durable(manager, number, state)
             if previous is not None:
                 shutil.rmtree(root / previous, ignore_errors=True)
             previous = attempt
@@ -118,9 +118,9 @@ def soak(directory: Path, saves: int) -> dict[str, object]:
                 rows.append(
                     {
                         "after": number + 1,
-                        "trainer": usage.private_bytes(mine),
+                        "trainer": usage.private_bytes(trainer_pid),
                         "agent": usage.private_bytes(agent),
-                        "trainer_descriptors": usage.descriptors(mine) - before,
+                        "trainer_descriptors": usage.descriptors(trainer_pid) - before,
                         "agent_descriptors": usage.descriptors(agent),
                     }
                 )
@@ -135,15 +135,15 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-scale-", dir=args.dir) as directory:
-        place = Path(directory)
+        base = Path(directory)
         os.environ["HPK_SHM_DIR"] = tempfile.mkdtemp(prefix="hyperpod-kit-scale-", dir="/dev/shm")
         try:
             print(
                 json.dumps(
                     {
-                        "discovery": discovery(place, args.checkpoints),
-                        "start": start(place),
-                        "soak": soak(place, args.saves),
+                        "discovery": discovery(base, args.checkpoints),
+                        "start": start(base),
+                        "soak": soak(base, args.saves),
                     },
                     indent=1,
                 )

@@ -35,7 +35,7 @@ def main() -> None:
     }
     for manager in managers.values():
         manager.restore(state)
-    asked: dict[str, list[float]] = {name: [] for name in managers}
+    call_seconds: dict[str, list[float]] = {name: [] for name in managers}
     steps: dict[str, list[float]] = {name: [] for name in managers}
     for step in range(args.steps):
         for name, manager in managers.items():
@@ -44,14 +44,14 @@ def main() -> None:
             dist.all_reduce(gradients)
             middle = time.perf_counter()
             manager.step(step, state)
-            asked[name].append(time.perf_counter() - middle)
+            call_seconds[name].append(time.perf_counter() - middle)
             steps[name].append(time.perf_counter() - begin)
     for manager in managers.values():
         manager.close()
     if dist.get_rank() == 0:
         microseconds = {
-            f"{what}_us": {name: round(1e6 * statistics.median(times), 1) for name, times in found.items()}
-            for what, found in (("manager_step", asked), ("whole_step", steps))
+            f"{what}_us": {name: round(1e6 * statistics.median(times), 1) for name, times in samples.items()}
+            for what, samples in (("manager_step", call_seconds), ("whole_step", steps))
         }
         print(json.dumps({"ranks": dist.get_world_size(), "steps": args.steps, **microseconds}))
     dist.destroy_process_group()

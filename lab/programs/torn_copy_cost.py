@@ -35,25 +35,25 @@ SHAPES = (Shape(16, 4 * 2**20), Shape(650, 64 * 1024), Shape(2_000, 256), Shape(
 Sources = copied_sources.CopiedSources
 
 
-class Looks:
+class ObservationTimer:
     """The looks of a Manager's copies, timed or left out."""
 
     def __init__(self) -> None:
-        self.are_made = True
+        self.enabled = True
         self.seconds = 0.0
 
     def install(self) -> None:
         """Put it in the place of what staging calls."""
-        looks, look, changed = self, Sources.observe, Sources.changed
+        timer, observe, changed = self, Sources.observe, Sources.changed
         replaced: Any = Sources
         stage: Any = staging
-        replaced.observe = lambda sources: looks._timed(lambda: look(sources), copied_sources.SourceState([], []))
-        replaced.changed = lambda sources, before: looks._timed(lambda: changed(sources, before), [])
+        replaced.observe = lambda sources: timer._timed(lambda: observe(sources), copied_sources.SourceState([], []))
+        replaced.changed = lambda sources, before: timer._timed(lambda: changed(sources, before), [])
         nothing = Sources([])
-        stage.CopiedSources = lambda pieces: looks._timed(lambda: Sources(pieces), nothing)
+        stage.CopiedSources = lambda pieces: timer._timed(lambda: Sources(pieces), nothing)
 
     def _timed(self, work: Callable[[], Any], instead: Any) -> Any:
-        if not self.are_made:
+        if not self.enabled:
             return instead
         begin = time.thread_time()
         try:
@@ -62,7 +62,7 @@ class Looks:
             self.seconds += time.thread_time() - begin
 
 
-def measure(root: str, shape: Shape, saves: int, looks: Looks) -> dict[str, Any]:
+def measure(root: str, shape: Shape, saves: int, timer: ObservationTimer) -> dict[str, Any]:
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(shape.items)) for _ in range(shape.parameters)])
     optimizer = torch.optim.AdamW(model.parameters(), 0.0)
     for parameter in model:
@@ -71,20 +71,20 @@ def measure(root: str, shape: Shape, saves: int, looks: Looks) -> dict[str, Any]
     state = State(model, optimizer)
     stalls: dict[bool, list[float]] = {True: [], False: []}
     checks: list[float] = []
-    looks.are_made = True
+    timer.enabled = True
     with Manager(root, keep=Latest(1)) as manager:
         manager.restore(state)
         for number in range(saves + 4):
-            looks.are_made, looks.seconds = number % 4 in (0, 3), 0.0  # with either slot
+            timer.enabled, timer.seconds = number % 4 in (0, 3), 0.0  # with either slot
             handle = manager.save(number, state, on_busy="wait")
             if not handle.wait("durable", 300):
                 raise SystemExit(f"{handle}")
             if number < 4:  # the first ones make the slots and fault memory in
                 continue
-            stalls[looks.are_made].append(handle.stall_ms)
-            if looks.are_made:
-                checks.append(looks.seconds * 1e3)
-        looks.are_made = True
+            stalls[timer.enabled].append(handle.stall_ms)
+            if timer.enabled:
+                checks.append(timer.seconds * 1e3)
+        timer.enabled = True
     tensors = [tensor for values in optimizer.state.values() for tensor in values.values()]
     everything = [*model.parameters(), *tensors]
     return {
@@ -104,10 +104,10 @@ def main() -> None:
     parser.add_argument("root")
     parser.add_argument("--saves", type=int, default=41)
     args = parser.parse_args()
-    looks = Looks()
-    looks.install()
+    timer = ObservationTimer()
+    timer.install()
     for number, shape in enumerate(SHAPES):
-        print(json.dumps(measure(os.path.join(args.root, str(number)), shape, args.saves, looks)), flush=True)
+        print(json.dumps(measure(os.path.join(args.root, str(number)), shape, args.saves, timer)), flush=True)
 
 
 if __name__ == "__main__":

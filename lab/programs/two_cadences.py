@@ -43,15 +43,15 @@ PATIENCE = 300.0
 
 
 @contextlib.contextmanager
-def throttled(place: Path, rate: float) -> Iterator[str]:
-    """A control group whose processes write to the disk below `place` with `rate` MB/s; "" for rate 0."""
+def throttled(directory: Path, rate: float) -> Iterator[str]:
+    """A control group whose processes write to the disk below `directory` with `rate` MB/s; "" for rate 0."""
     if not rate:
         yield ""
         return
     group = BLKIO / f"hpk-{secrets.token_hex(4)}"
     group.mkdir()
     try:
-        number = os.stat(place).st_dev
+        number = os.stat(directory).st_dev
         limit = f"{os.major(number)}:{os.minor(number)} {int(rate * 1e6)}"
         (group / "blkio.throttle.write_bps_device").write_text(limit)
         yield str(group)
@@ -99,7 +99,7 @@ class Run:
         self._processes = [
             CONTEXT.Process(
                 target=two_cadences_trainer.start,
-                args=([*common, f"--rank={rank}", f"--told={self._told(rank)}"], env, str(self.base / "output")),
+                args=([*common, f"--rank={rank}", f"--told={self._events_path(rank)}"], env, str(self.base / "output")),
                 daemon=True,
             )
             for rank in range(self.ranks)
@@ -107,23 +107,23 @@ class Run:
         for process in self._processes:
             process.start()
 
-    def _told(self, rank: int) -> Path:
+    def _events_path(self, rank: int) -> Path:
         return self.base / f"told-{self._number}.{rank}"
 
-    def told(self, what: str, rank: int = 0) -> list[dict[str, Any]]:
+    def read_events(self, what: str, rank: int = 0) -> list[dict[str, Any]]:
         """What that rank of the newest start has said of that kind."""
-        path = self._told(rank)
+        path = self._events_path(rank)
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return [one for one in found if one["what"] == what]
+        events = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return [event for event in events if event["what"] == what]
 
-    def until(self, what: str, least: int = 0) -> dict[str, Any]:
+    def wait_for_event(self, what: str, least: int = 0) -> dict[str, Any]:
         """The newest such word of all ranks, once there is one (of that step at least). Raises RuntimeError."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            newest = [self.told(what, rank)[-1:] for rank in range(self.ranks)]
-            if all(newest) and all(one[0].get("step", least) >= least for one in newest):
-                return min((one[0] for one in newest), key=lambda one: one.get("step", 0))
+            newest = [self.read_events(what, rank)[-1:] for rank in range(self.ranks)]
+            if all(newest) and all(events[0].get("step", least) >= least for events in newest):
+                return min((entry[0] for entry in newest), key=lambda entry: entry.get("step", 0))
             if any(process.exitcode not in (None, 0) for process in self._processes):
                 break
             time.sleep(0.002)
@@ -134,7 +134,7 @@ class Run:
         for process in self._processes:
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
-        reached = min(self.told("begins", rank)[-1]["step"] for rank in range(self.ranks))
+        reached = min(self.read_events("begins", rank)[-1]["step"] for rank in range(self.ranks))
         if agents:
             self.kill_agents()
         for process in self._processes:
@@ -142,20 +142,20 @@ class Run:
             process.join()
         return int(reached)
 
-    def agents(self) -> list[int]:
+    def find_agents(self) -> list[int]:
         """The agents that live on this run's shared memory."""
-        mark = f"HPK_SHM_DIR={self.base / 'shm'}".encode()
-        found = []
+        variable = f"HPK_SHM_DIR={self.base / 'shm'}".encode()
+        pids = []
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 if not entry.isdigit() or AGENT not in Path(f"/proc/{entry}/cmdline").read_bytes():
                     continue
-                if mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                    found.append(int(entry))
-        return found
+                if variable in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                    pids.append(int(entry))
+        return pids
 
     def kill_agents(self) -> None:
-        for pid in self.agents():
+        for pid in self.find_agents():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -164,22 +164,22 @@ class Run:
             process.kill()
             process.join()
         end = time.monotonic() + PATIENCE
-        while self.agents() and time.monotonic() < end:
+        while self.find_agents() and time.monotonic() < end:
             self.kill_agents()
             time.sleep(0.02)
 
 
-def undisturbed(run: Run, steps: int) -> dict[str, Any]:
+def measure_undisturbed(run: Run, steps: int) -> dict[str, Any]:
     """One run to its end: bytes on storage, stall of the saves, time of the steps."""
     before = bytes_written(run.group)
     run.start(steps)
-    begin, first = time.monotonic(), run.until("begins")["step"]
-    run.until("begins", first + steps - 1)
+    begin, first = time.monotonic(), run.wait_for_event("begins")["step"]
+    run.wait_for_event("begins", first + steps - 1)
     trained = time.monotonic() - begin
-    closed = run.until("closed")
+    closed = run.wait_for_event("closed")
     written = bytes_written(run.group)
-    saves = [one for rank in range(run.ranks) for one in run.told("saved", rank)]
-    stalls = [one["stall_ms"] for one in saves if not one["skipped"]]
+    saves = [event for rank in range(run.ranks) for event in run.read_events("saved", rank)]
+    stalls = [event["stall_ms"] for event in saves if not event["skipped"]]
     return {
         "steps": steps,
         "seconds": round(trained, 1),
@@ -193,19 +193,19 @@ def undisturbed(run: Run, steps: int) -> dict[str, Any]:
     }
 
 
-def killed(run: Run, kills: int, seed: int, *, least: int = 1, most: int = 40) -> dict[str, Any]:
+def measure_kills(run: Run, kills: int, seed: int, *, least: int = 1, most: int = 40) -> dict[str, Any]:
     """One run that is killed so often, each time `least` to `most` steps after its start: what each kill lost."""
     dice = random.Random(seed)
     lost, tiers, wrong = [], [], 0
     reached = 0
     for number in range(kills + 1):
         run.start()
-        got = run.until("restored")
-        wrong += sum(run.told("restored", rank)[-1]["wrong"] for rank in range(run.ranks))
+        got = run.wait_for_event("restored")
+        wrong += sum(run.read_events("restored", rank)[-1]["wrong"] for rank in range(run.ranks))
         if number:
             lost.append(reached - got["next"])
             tiers.append(got["tier"])
-        run.until("begins", got["next"] + dice.randint(least, most))
+        run.wait_for_event("begins", got["next"] + dice.randint(least, most))
         time.sleep(dice.random() * run.step_ms / 1000.0)
         reached = run.kill(agents=number % 2 == 1)
     return {
@@ -234,35 +234,35 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
-    found: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(dir=args.directory) as place, throttled(Path(place), args.rate) as group:
+    figures: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(dir=args.directory) as directory, throttled(Path(directory), args.rate) as group:
         shared = Path(tempfile.mkdtemp(prefix="hpk-cadences-", dir="/dev/shm"))
         try:
             for name, storage_every in (("every", 0), ("two cadences", args.storage_every)):
                 if args.only not in (None, name):
                     continue
                 for part in ("undisturbed", "killed") if args.kills else ("undisturbed",):
-                    base = Path(place) / f"{name} {part}".replace(" ", "-")
+                    base = Path(directory) / f"{name} {part}".replace(" ", "-")
                     run = Run(base, args.ranks, args.mb, args.step_ms, args.every, storage_every, group)
                     (base / "shm").rmdir()
                     (shared / base.name).mkdir()
                     (base / "shm").symlink_to(shared / base.name)
                     try:
                         if part == "undisturbed":
-                            found[f"{name}, {part}"] = undisturbed(run, args.steps)
+                            figures[f"{name}, {part}"] = measure_undisturbed(run, args.steps)
                         else:
-                            found[f"{name}, {part}"] = killed(run, args.kills, args.seed)
+                            figures[f"{name}, {part}"] = measure_kills(run, args.kills, args.seed)
                     finally:
                         run.close()
                         shutil.rmtree(base, ignore_errors=True)
                         shutil.rmtree(shared / base.name, ignore_errors=True)
-                    print(f"{name}, {part}: {json.dumps(found[f'{name}, {part}'])}", file=sys.stderr, flush=True)
+                    print(f"{name}, {part}: {json.dumps(figures[f'{name}, {part}'])}", file=sys.stderr, flush=True)
         finally:
             shutil.rmtree(shared, ignore_errors=True)
     if args.json:
-        print(json.dumps(found))
-    ours = found.get("two cadences, killed", {"lost_most": 0, "wrong_elements": 0})
-    return 1 if ours["lost_most"] >= args.every or ours["wrong_elements"] else 0
+        print(json.dumps(figures))
+    kills_with_two_cadences = figures.get("two cadences, killed", {"lost_most": 0, "wrong_elements": 0})
+    return 1 if kills_with_two_cadences["lost_most"] >= args.every or kills_with_two_cadences["wrong_elements"] else 0
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
             group.write(str(os.getpid()))
     out = os.open(args.told, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def tell(**values: object) -> None:
+    def write_event(**values: object) -> None:
         os.write(out, json.dumps(values).encode() + b"\n")
 
     warnings.simplefilter("ignore", RuntimeWarning)
@@ -69,12 +69,12 @@ def main(argv: list[str] | None = None) -> None:
     cadences = Cadences(args.every, args.storage_every or None, Ranks(alone=True))
     got = manager.restore(state)
     wrong = sum(int((part != float(got.next_step - 1)).sum()) for part in weights)
-    tell(what="restored", next=got.next_step, tier=got.tier if isinstance(got, Restored) else "", wrong=wrong)
+    write_event(what="restored", next=got.next_step, tier=got.tier if isinstance(got, Restored) else "", wrong=wrong)
     handles: list[Handle] = []
     for step in range(got.next_step, got.next_step + args.steps):
         if args.world > 1:
             dist.barrier()
-        tell(what="begins", step=step)
+        write_event(what="begins", step=step)
         time.sleep(args.step_ms / 1000.0)
         for part in weights:
             part.fill_(float(step))
@@ -87,10 +87,12 @@ def main(argv: list[str] | None = None) -> None:
             if args.wait:
                 handle.wait("sealed")
             handles.append(handle)
-            tell(what="saved", step=step, tier=handle.tier, stall_ms=handle.stall_ms, skipped=handle.final)
+            write_event(what="saved", step=step, tier=handle.tier, stall_ms=handle.stall_ms, skipped=handle.final)
     closed = manager.close()
     ends = [handle.state for handle in handles]
-    tell(what="closed", safe=closed, **{end: ends.count(end) for end in ("durable", "skipped", "dropped", "failed")})
+    write_event(
+        what="closed", safe=closed, **{end: ends.count(end) for end in ("durable", "skipped", "dropped", "failed")}
+    )
 
 
 if __name__ == "__main__":

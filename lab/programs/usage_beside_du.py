@@ -25,25 +25,25 @@ WALK = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv
 def make(tree: Path) -> None:
     """Raises FileExistsError."""
     for number in range(RUNS * STEPS):
-        place = tree / f"run{number // STEPS:02}" / f"step{number % STEPS:04}"
-        place.mkdir(parents=True)
-        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        directory = tree / f"run{number // STEPS:02}" / f"step{number % STEPS:04}"
+        directory.mkdir(parents=True)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         for file in range(min(FILES, 1_000_000 - number * FILES)):
             os.close(os.open(f"shard-{file:06}.bin", os.O_CREAT | os.O_WRONLY, dir_fd=handle))
         os.close(handle)
 
 
-def timed(argv: list[str], cold: bool) -> tuple[float, float]:
+def time_command(argv: list[str], cold: bool) -> tuple[float, float]:
     """Seconds by the clock, and of the processors."""
     if cold:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
         with tempfile.TemporaryDirectory() as empty:  # the program itself is not what is measured
             subprocess.run([*argv[:-1], empty], stdout=subprocess.DEVNULL, check=True)
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before, started_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     subprocess.run(argv, stdout=subprocess.DEVNULL, check=True)
-    after, ended = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    return ended - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    after, finished_at = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    return finished_at - started_at, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -52,19 +52,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--make", action="store_true")
-    asked = parser.parse_args()
-    if asked.make:
-        make(asked.tree)
+    args = parser.parse_args()
+    if args.make:
+        make(args.tree)
     programs = {
-        "storage usage": [sys.executable, "-c", WALK, "storage", "usage", "--fresh", str(asked.tree)],
-        "du -s": ["du", "-s", str(asked.tree)],
+        "storage usage": [sys.executable, "-c", WALK, "storage", "usage", "--fresh", str(args.tree)],
+        "du -s": ["du", "-s", str(args.tree)],
     }
-    timed(programs["du -s"], False)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for _ in range(asked.runs):
+    time_command(programs["du -s"], False)
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    for _ in range(args.runs):
         for name, argv in programs.items():
-            found[name].append(timed(argv, asked.cold))
-    for name, rows in found.items():
+            samples[name].append(time_command(argv, args.cold))
+    for name, rows in samples.items():
         clock, cpu = (statistics.median(row[at] for row in rows) for at in (0, 1))
         every = " ".join(f"{row[0]:.2f}" for row in rows)
         print(f"{name:14} median {clock:.2f} s, processors {cpu:.2f} s: {every}")

@@ -59,10 +59,10 @@ class Recovery:
                 self._recover(cluster, node, self._operations.replace, "its creation failed")
         for node, action in self._requested_actions(cluster):
             if self._operations.claim(node):
-                work: Callable[[RehearsedCluster, RehearsedNode, str], None] = self._operations.reboot
+                recover: Callable[[RehearsedCluster, RehearsedNode, str], None] = self._operations.reboot
                 if action == ACTION_REPLACE:
-                    work = self._operations.replace
-                self._operations.spawn(work, cluster, node, f"Slurm's reason: {action}")
+                    recover = self._operations.replace
+                self._operations.spawn(recover, cluster, node, f"Slurm's reason: {action}")
 
     def _handle_exit(self, cluster: RehearsedCluster, node: RehearsedNode, code: int) -> None:
         operations = self._operations

@@ -138,7 +138,7 @@ def main(argv: List[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faketime", metavar="LIBRARY")
     args = parser.parse_args(argv)
-    pass_day: Callable[[str], None] = day.of_the_run
+    pass_day: Callable[[str], None] = day.age_run
     if args.faketime:
         pass_day = WallClock.begin(args.faketime).day_passes
     rows = []

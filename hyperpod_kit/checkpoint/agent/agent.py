@@ -214,7 +214,9 @@ class Agent:
             self.events.put(agent_events.FromTrainer(message))
 
     def _queue_rank_report(self, rank: int, body: Optional[JsonMessage]) -> None:
-        report = rank_channel.parse_rank_report(body) if body is not None else None
+        report = None
+        if body is not None:
+            report = rank_channel.parse_rank_report(body)
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
         elif body is None:

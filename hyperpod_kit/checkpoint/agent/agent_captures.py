@@ -62,9 +62,11 @@ class Capture:
     @property
     def state(self) -> str:
         """For people."""
-        return (
-            self.outcome.value if self.outcome is not None else "sealed by all" if self.is_sealed_by_all else "captured"
-        )
+        if self.outcome is not None:
+            return self.outcome.value
+        if self.is_sealed_by_all:
+            return "sealed by all"
+        return "captured"
 
 
 class SlotFiles:

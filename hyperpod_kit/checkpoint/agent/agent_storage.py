@@ -171,7 +171,9 @@ class Storage:
 
     def parts(self) -> Tuple[local.Part, ...]:
         """What earlier starts left on the node's disk for this rank, newest first. Raises OSError."""
-        return tuple(self.local.parts()) if self.local is not None else ()
+        if self.local is not None:
+            return tuple(self.local.parts())
+        return ()
 
     def prune_local(self, upto: str, busy: FrozenSet[str]) -> Callable[[], None]:
         """Make room on the node's disk, see local.prune."""
@@ -189,8 +191,11 @@ class Storage:
         """
 
         def job() -> str:
-            page = capture.part.report.page if capture.part is not None else None
-            page = capture.shard.page if capture.shard is not None else page
+            page = None
+            if capture.part is not None:
+                page = capture.part.report.page
+            if capture.shard is not None:
+                page = capture.shard.page
             for entry in catalog.newest_first(self.store):
                 if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
                     break
@@ -217,7 +222,9 @@ class Storage:
             assembled = assemble.assemble(reports, self._versions, self._columns)
             commit.commit(self.store, capture.checkpoint_id, assembled.manifest, assembled.extra, assembled.index_bytes)
             failpoint("agent.committed")
-            taken_by = starts.find_newer_start(self.store, capture.key[0]) if for_this_start else None
+            taken_by = None
+            if for_this_start:
+                taken_by = starts.find_newer_start(self.store, capture.key[0])
             return CommitOutcome(capture.checkpoint_id, taken_by or "")
 
         return job

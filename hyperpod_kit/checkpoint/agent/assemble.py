@@ -95,7 +95,9 @@ class Assembled(NamedTuple):
 def _parse_save_info(report: ShardReport) -> Tuple[Dict[str, Any], Dict[str, float]]:
     """What rank 0's tree says about its save, and the metrics of that. Raises CheckpointError."""
     save_info = report.value("save") or {}
-    metrics = save_info.get("metrics") or {} if isinstance(save_info, dict) else None
+    metrics = None
+    if isinstance(save_info, dict):
+        metrics = save_info.get("metrics") or {}
     if not isinstance(metrics, dict):
         raise CheckpointError(f"rank 0's words about its save are {clean(save_info)}")
     try:

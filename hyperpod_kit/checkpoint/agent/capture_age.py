@@ -98,7 +98,9 @@ def _parse_moment(word: object) -> Optional[BootMoment]:
         seconds = float(text)
     except ValueError:
         return None
-    return BootMoment(clock, seconds) if seconds == seconds else None
+    if seconds == seconds:
+        return BootMoment(clock, seconds)
+    return None
 
 
 def is_expired(page: Page, max_age: float, moment: BootMoment) -> bool:
@@ -111,4 +113,6 @@ def youngest_age(pages: Iterable[Page], moment: BootMoment) -> Optional[float]:
     """The age of the youngest whole capture of these; None where there is none, or the age of one is not known."""
     ages = [age(page, moment) for page in pages if page.state in COMPLETE_STATES]
     dated_ages = [seconds for seconds in ages if seconds is not None]
-    return min(dated_ages) if dated_ages and len(dated_ages) == len(ages) else None
+    if dated_ages and len(dated_ages) == len(ages):
+        return min(dated_ages)
+    return None

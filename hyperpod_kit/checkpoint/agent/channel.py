@@ -44,7 +44,10 @@ class Channel:
     ) -> None:
         self._sock = sock
         self._seals = seals
-        self._lines = Lines(sock, MAX_MESSAGE_BYTES) if lines is None else lines
+        if lines is None:
+            self._lines = Lines(sock, MAX_MESSAGE_BYTES)
+        else:
+            self._lines = lines
         self._lines.most = MAX_MESSAGE_BYTES
         self._lock = threading.Lock()
         self._broken = False

@@ -140,7 +140,10 @@ class Page:
         """
         if (self.state, state) not in _LEGAL:
             raise CheckpointError(f"a slot cannot go from {self.state} to {state}")
-        shard_facts = replace(self.shard, **shard) if shard else self.shard
+        if shard:
+            shard_facts = replace(self.shard, **shard)
+        else:
+            shard_facts = self.shard
         return replace(self, state=state, durable=durable or self.durable, shard=shard_facts)
 
     def to_json(self) -> Dict[str, Any]:
@@ -213,7 +216,10 @@ def parse_page(body: Dict[str, Any]) -> Page:
     entries = {**_EMPTY, **body, "owner": (owner[0], owner[1])}
     for name, kind in _KINDS:
         value = entries[name]
-        good = _is_count(value) if kind is int else isinstance(value, kind)
+        if kind is int:
+            good = _is_count(value)
+        else:
+            good = isinstance(value, kind)
         if kind is str and good and not value.isascii():
             value.encode()  # half of a surrogate pair is no text
         if not good:

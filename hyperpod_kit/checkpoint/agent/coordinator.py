@@ -50,7 +50,7 @@ class CaptureState(enum.Enum):
     OVERTAKEN = "overtaken"
 
     @property
-    def is_busy(self) -> bool:
+    def is_processing_captured(self) -> bool:
         """Every rank has it, it has had no end, and something is being done with it."""
         return self in _BUSY
 
@@ -176,12 +176,15 @@ class Coordinator:
         return [self._persist(key, capture)]
 
     def _persist(self, key: Key, capture: _Capture) -> Order:
-        capture.state = CaptureState.CHECKING_STORAGE if capture.adopted else CaptureState.PERSISTING
+        if capture.adopted:
+            capture.state = CaptureState.CHECKING_STORAGE
+        else:
+            capture.state = CaptureState.PERSISTING
         return Order(OrderKind.CHECK_COMMITTED if capture.adopted else OrderKind.PERSIST, key)
 
     @property
     def _busy(self) -> bool:
-        return any(capture.state.is_busy for capture in self._captures.values())
+        return any(capture.state.is_processing_captured for capture in self._captures.values())
 
     def hurry(self) -> List[Order]:
         """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
@@ -268,7 +271,10 @@ class Coordinator:
         if len(capture.local) < self.world:
             return []
         capture.state = CaptureState.WAITING
-        orders = [Order(OrderKind.LOCAL, key)] if all(capture.local.values()) else []
+        if all(capture.local.values()):
+            orders = [Order(OrderKind.LOCAL, key)]
+        else:
+            orders = []
         return orders + self._upload()
 
     def persisted(self, rank: int, key: Key, report: Any) -> List[Order]:
@@ -284,7 +290,10 @@ class Coordinator:
         if len(capture.reports) + len(capture.no_room) < self.world:
             return []
         if capture.no_room:
-            capture.retry = OrderKind.UPLOAD if self._local else OrderKind.PERSIST
+            if self._local:
+                capture.retry = OrderKind.UPLOAD
+            else:
+                capture.retry = OrderKind.PERSIST
             return self._clear(key, capture)
         capture.state = CaptureState.COMMITTING
         return [Order(OrderKind.COMMIT, key)]
@@ -319,7 +328,10 @@ class Coordinator:
         if capture.retry is OrderKind.COMMIT:
             capture.state = CaptureState.COMMITTING
         else:
-            capture.state = CaptureState.UPLOADING if self._local else CaptureState.PERSISTING
+            if self._local:
+                capture.state = CaptureState.UPLOADING
+            else:
+                capture.state = CaptureState.PERSISTING
             capture.reports.clear()
         return [Order(capture.retry, key)]
 
@@ -428,7 +440,7 @@ class Coordinator:
         capture = self._captures.get(key)
         if capture is None or capture.state is CaptureState.COMPARING:
             return []
-        if not capture.state.is_busy and capture.state is not CaptureState.IN_MEMORY:
+        if not capture.state.is_processing_captured and capture.state is not CaptureState.IN_MEMORY:
             return []
         return self._end_capture(capture, CaptureState.FAILED, key, reason)
 

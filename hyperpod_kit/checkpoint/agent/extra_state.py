@@ -47,7 +47,10 @@ def encode(
     shared = by_rank[0]
     ranks = [{key: text for key, text in parts.items() if shared.get(key) != text} for parts in by_rank]
     locations = [rank_states.get(rank) for rank in sorted(trees)]
-    form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
+    if stages:
+        form = layout.EXTRA_FORMAT_OF_STAGES
+    else:
+        form = layout.EXTRA_FORMAT
     if any(location is not None for location in locations):
         form = layout.EXTRA_FORMAT_OF_SHARDS
         in_shards = f',"own":{json.dumps(locations, separators=(",", ":"))}'
@@ -55,7 +58,9 @@ def encode(
         in_shards = ""
     if typed or any(parts.get(RECORDS) == TYPED for parts in by_rank):
         form = layout.EXTRA_FORMAT_OF_TYPED_RECORDS
-    like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
+    like = ""
+    if stages:
+        like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}'
     # Not sorted: dicts come back in the order in which they were saved.
     return sealed_text.seal(
         f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards},'
@@ -90,7 +95,9 @@ def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
 def read(store: Store, checkpoint_id: str, extra: bytes, rank: int) -> Dict[str, Any]:
     """All of it, verified. Raises DigestMismatch, CheckpointError, OSError."""
     body = _body(extra)
-    location = _parse_locations(body)[rank] if rank < len(body["ranks"]) else None
+    location = None
+    if rank < len(body["ranks"]):
+        location = _parse_locations(body)[rank]
     return {
         **_tree_in(body, rank),
         **(rank_extra_state.read(store, checkpoint_id, rank, location) if location is not None else {}),
@@ -148,7 +155,10 @@ def _parse_locations(body: Mapping[str, Any]) -> List[Optional[RankStateLocation
 def _tree_in(body: Mapping[str, Any], rank: int) -> Dict[str, Any]:
     if rank >= len(body["ranks"]):
         return dict(body["shared"])
-    like = body["like"][rank] if "like" in body else {}
+    if "like" in body:
+        like = body["like"][rank]
+    else:
+        like = {}
     return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
 
 

@@ -62,7 +62,9 @@ def read_all(folder: str) -> List[FoundNote]:
 
 def _read(page: note_page.FoundPage) -> Optional[FoundNote]:
     note = _parse_note(page.body())
-    return FoundNote(page.uid, page.name.group(2), note) if note is not None else None
+    if note is not None:
+        return FoundNote(page.uid, page.name.group(2), note)
+    return None
 
 
 def _parse_note(body: Any) -> Optional[Note]:

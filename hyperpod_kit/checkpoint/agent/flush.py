@@ -70,7 +70,9 @@ def exit_code(outcomes: Iterable[FlushOutcome]) -> int:
     finished = list(outcomes)
     if any(outcome.lost for outcome in finished):
         return ExitCode.GAVE_UP
-    return ExitCode.OK if all(outcome.removed for outcome in finished) else ExitCode.PROBLEM
+    if all(outcome.removed for outcome in finished):
+        return ExitCode.OK
+    return ExitCode.PROBLEM
 
 
 def flush(
@@ -111,10 +113,16 @@ def flush(
             ]
         turns = [StorageTurn(run_flush.announce, run_flush.outcome, run_flush.finish) for run_flush in flushes]
         run_turns(turns, waiting, progress.set_announced)
-    reason = f"nothing has moved for {stall:g} s" if waiting.stalls else f"not done after {limit:g} s"
+    if waiting.stalls:
+        reason = f"nothing has moved for {stall:g} s"
+    else:
+        reason = f"not done after {limit:g} s"
     outcomes = []
     for turn, run_flush in zip(turns, flushes):
-        outcome = turn.result if turn.has_result else run_flush.unsaved(reason)
+        if turn.has_result:
+            outcome = turn.result
+        else:
+            outcome = run_flush.unsaved(reason)
         if outcome is not None:
             outcomes.append(outcome)
     return outcomes
@@ -260,11 +268,15 @@ class _RunFlush:
         outcome = self._flush_locked(is_requested, self._end if is_requested else 0.0)
         if outcome.removed:
             outcome = outcome._replace(note=outcome.note + _remove_logs(self._folder, self._run))
-        return outcome if is_requested or outcome.removed else None
+        if is_requested or outcome.removed:
+            return outcome
+        return None
 
     def _is_young(self, page: Page) -> bool:
         """Whether somebody may come yet for a capture: it is known to be younger than the limit."""
-        age = capture_age.age(page, self._clock()) if page.state in COMPLETE_STATES else None
+        age = None
+        if page.state in COMPLETE_STATES:
+            age = capture_age.age(page, self._clock())
         return age is not None and age <= self._max_age
 
     def _flush_locked(self, is_requested: bool, end: float) -> FlushOutcome:
@@ -381,7 +393,9 @@ def _describe_damaged(folder: str, names: List[shm_slots.SlotName]) -> str:
         if slot.page is None and not slot.is_blank:
             damaged.append(slot.name.file("ctl"))
         slot.close()
-    return f"what {', '.join(damaged)} was the page of, which is damaged" if damaged else ""
+    if damaged:
+        return f"what {', '.join(damaged)} was the page of, which is damaged"
+    return ""
 
 
 class _CopiesFlush:

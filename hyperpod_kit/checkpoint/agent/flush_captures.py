@@ -96,7 +96,9 @@ def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushPro
         checkpoint_ids += [checkpoint_id] if checkpoint_id else []
     # Where none can be sealed it may be this interpreter that cannot.
     done = len(unsealed) < len(keys)
-    lost = describe_steps(next(iter(captured[key].values())).page for key in unsealed) if done else ""
+    lost = ""
+    if done:
+        lost = describe_steps(next(iter(captured[key].values())).page for key in unsealed)
     return Saved(checkpoint_ids[0] if checkpoint_ids else None, "; ".join(notes), done, lost)
 
 

@@ -68,16 +68,20 @@ def _free_saved_copies(
     unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
     given_up = [copy for copy in unsaved if capture_age.is_expired(copy.page, _TWICE * max_age, moment)]
     waiting = [copy for copy in unsaved if copy not in given_up]
-    loss = (
-        f"{_describe_copies(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
-    )
+    loss = ""
+    if given_up:
+        loss = f"{_describe_copies(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}"
     if loss:
         loss_log.announce(run, loss)
     for copy in candidates:
         if copy not in waiting:
             shm_slots.remove(copies_directory, copy.slot.name)
-    unfinished = f"{_describe_copies(waiting)}, not on storage yet{problem}" if waiting else ""
-    return CopiesOutcome(run, unfinished, loss) if unfinished or loss else None
+    unfinished = ""
+    if waiting:
+        unfinished = f"{_describe_copies(waiting)}, not on storage yet{problem}"
+    if unfinished or loss:
+        return CopiesOutcome(run, unfinished, loss)
+    return None
 
 
 def _candidates(copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment) -> List[OpenSlot]:

@@ -76,7 +76,10 @@ def hand_over(
     by_descriptor.unlink(announce, missing_ok=True)
     unit = UNIT.format(ended)
     by_systemd = _systemctl("start", "--no-block", unit) is not None
-    child = 0 if by_systemd else _detached(ended, folder, max_age, announce)
+    if by_systemd:
+        child = 0
+    else:
+        child = _detached(ended, folder, max_age, announce)
 
     def over() -> bool:
         if os.path.exists(announce):
@@ -92,7 +95,9 @@ def hand_over(
         say(
             f"storage does not know after {seconds:g} s what was captured here; {unit if by_systemd else child} goes on"
         )
-    return 0 if is_announced else 1
+    if is_announced:
+        return 0
+    return 1
 
 
 def _systemctl(*arguments: str) -> Optional[str]:

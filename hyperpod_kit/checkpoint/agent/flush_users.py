@@ -81,7 +81,9 @@ def flush_as(
         _child(uid, gid, parent, response_write_fd, put_error, work)
     os.close(response_write_fd)
     os.close(put_error)
-    limit = stall + RESPONSE_GRACE if stall is not None else None
+    limit = None
+    if stall is not None:
+        limit = stall + RESPONSE_GRACE
     try:
         data, failure = _read_response(
             response_fd, errors, time.monotonic() + timeout + RESPONSE_GRACE, limit, on_progress
@@ -144,7 +146,9 @@ def _parse_sign(line: bytes) -> Optional[Sign]:
     except (ValueError, TypeError):
         return None
     good = type(sign.announced) is bool and all(type(number) in (int, float) and number >= 0 for number in sign[1:])
-    return sign if good else None
+    if good:
+        return sign
+    return None
 
 
 def _read_response(
@@ -262,11 +266,13 @@ def _switch_user(uid: int, gid: Optional[int], keep: int) -> None:
     environment = {"PATH": PATH, "LANG": "C.UTF-8"}
     try:
         entry = pwd.getpwuid(uid)
-        gid = entry.pw_gid if gid is None else gid
+        if gid is None:
+            gid = entry.pw_gid
         os.initgroups(entry.pw_name, gid)
         environment.update(HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name)
     except KeyError:
-        gid = uid if gid is None else gid
+        if gid is None:
+            gid = uid
         os.setgroups([])
     os.setgid(gid)
     os.setuid(uid)

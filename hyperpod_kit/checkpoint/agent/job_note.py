@@ -131,13 +131,21 @@ def read_all(folder: str) -> List[FoundJob]:
 
 
 def _read(page: note_page.FoundPage) -> Optional[FoundJob]:
-    note = _parse_job_note(page.body()) if _is_locked(page) else None
-    return FoundJob(page.uid, note) if note is not None else None
+    note = None
+    if _is_locked(page):
+        note = _parse_job_note(page.body())
+    if note is not None:
+        return FoundJob(page.uid, note)
+    return None
 
 
 def _read_time(page: note_page.FoundPage) -> Optional[FoundTime]:
-    note = parse_time_note(page.body()) if _is_locked(page) else None
-    return FoundTime(page.uid, note) if note is not None else None
+    note = None
+    if _is_locked(page):
+        note = parse_time_note(page.body())
+    if note is not None:
+        return FoundTime(page.uid, note)
+    return None
 
 
 def _is_locked(page: note_page.FoundPage) -> bool:
@@ -160,7 +168,9 @@ def parse_time_note(body: Any) -> Optional[TimeNote]:
         and len(note.gpu_seconds) <= _CAUSES
         and all(_CAUSE.fullmatch(name) and is_time(seconds) for name, seconds in note.gpu_seconds.items()),
     )
-    return note if all(good) else None
+    if all(good):
+        return note
+    return None
 
 
 def _parse_job_note(body: Any) -> Optional[JobNote]:
@@ -177,4 +187,6 @@ def _parse_job_note(body: Any) -> Optional[JobNote]:
         and len(note.ends) <= _CLASSES
         and all(_CLASS.fullmatch(name) and is_count(count) for name, count in note.ends.items()),
     )
-    return note if all(good) else None
+    if all(good):
+        return note
+    return None

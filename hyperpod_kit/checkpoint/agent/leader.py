@@ -208,7 +208,9 @@ class Leader:
 
     def _execute(self, orders: List[Order]) -> None:
         for order in orders:
-            capture = self._captures.get(order.key) if order.key else None
+            capture = None
+            if order.key:
+                capture = self._captures.get(order.key)
             if order.kind is OrderKind.CHECK_COMMITTED and capture is not None:
                 self.worker.submit(CommitCheckResult, capture.key, self._storage.find_committed(capture))
             elif order.kind is OrderKind.COMMIT and capture is not None and self._ownership.taken_by:

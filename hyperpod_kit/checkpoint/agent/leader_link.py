@@ -47,7 +47,9 @@ class LeaderLink:
         self._addresses = list(addresses)
         setup = self._setup
         self._attach(rpc.join(self._addresses, setup.token, setup.rank, again=setup.again))
-        return "" if self.uplink is not None else ", ".join(f"{host} port {port}" for host, port in self._addresses)
+        if self.uplink is not None:
+            return ""
+        return ", ".join(f"{host} port {port}" for host, port in self._addresses)
 
     def _attach(self, uplink: Optional[Channel]) -> None:
         self.uplink = uplink
@@ -77,8 +79,8 @@ class LeaderLink:
 
     def hurry(self) -> None:
         """The trainer is gone: nobody waits long for an agent that does not answer."""
-        link = self.leader.hub if self.leader is not None else self.uplink
-        if link is not None:
-            link.set_dead_peer_timeout(rpc.HURRIED_PEER_TIMEOUT)
         if self.leader is not None:
+            self.leader.hub.set_dead_peer_timeout(rpc.HURRIED_PEER_TIMEOUT)
             self.leader.membership.hurried = True
+        elif self.uplink is not None:
+            self.uplink.set_dead_peer_timeout(rpc.HURRIED_PEER_TIMEOUT)

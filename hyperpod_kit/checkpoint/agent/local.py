@@ -64,7 +64,9 @@ def _describe_owner(path: str) -> str:
     try:
         status = os.fstat(fd)
         is_owned = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-        return _OWNED if is_owned else f"{stat.filemode(status.st_mode)} of uid {status.st_uid}"
+        if is_owned:
+            return _OWNED
+        return f"{stat.filemode(status.st_mode)} of uid {status.st_uid}"
     finally:
         os.close(fd)
 
@@ -92,7 +94,9 @@ def _make_directory(path: str) -> None:
 def list_parts(directory: str, run_hash: str, rank: int) -> List[Part]:
     """This rank's intact parts, newest first; the report says nothing about the shard's bytes. Raises OSError."""
     local_store = open_local_store(directory, run_hash)
-    return _read_parts(local_store, rank) if _is_owned(local_store.url) else []
+    if _is_owned(local_store.url):
+        return _read_parts(local_store, rank)
+    return []
 
 
 def read_report(directory: str, run_hash: str, rank: int, checkpoint_id: str) -> Report:
@@ -107,7 +111,9 @@ def _read_parts(local_store: Store, rank: int) -> List[Part]:
     parts = []
     for name in local_store.list():
         parsed = layout.parse_checkpoint_id(name.rstrip("/"))
-        part = _read_part(local_store, name[:-1], rank) if parsed is not None and name.endswith("/") else None
+        part = None
+        if parsed is not None and name.endswith("/"):
+            part = _read_part(local_store, name[:-1], rank)
         if part is not None:
             parts.append(part)
     return sorted(parts, key=lambda part: (part.report.page.key, part.checkpoint_id), reverse=True)

@@ -162,7 +162,10 @@ def take_over(path: str, trainer: Process, *, grace: float = 10.0, flush_timeout
                     f"process {owner.pid} on this node trains this run and rank",
                     hint=f"end process {owner.pid} first, or use another root",
                 )
-            sign = signal.SIGKILL if waited > grace else STOP
+            if waited > grace:
+                sign = signal.SIGKILL
+            else:
+                sign = STOP
             if signalled != agent or sign == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError):
                     if process.uid_of(agent.pid) == os.geteuid():

@@ -26,4 +26,6 @@ def take_last_line(path: str) -> str:
     with contextlib.suppress(OSError):
         by_descriptor.unlink(path)
     lines = tail.decode("utf-8", "replace").strip().splitlines()
-    return clean(lines[-1]) if lines else ""
+    if lines:
+        return clean(lines[-1])
+    return ""

@@ -23,7 +23,9 @@ Names = Sequence[Sequence[str]]
 
 def combine_plans(plans: Sequence[str]) -> str:
     """The plan of a checkpoint, from those of its ranks in order: theirs, where they have one."""
-    return plans[0] if len(set(plans)) == 1 else digest.small("\n".join(plans).encode())
+    if len(set(plans)) == 1:
+        return plans[0]
+    return digest.small("\n".join(plans).encode())
 
 
 def find_conflict(names: Mapping[int, Iterable[Sequence[str]]]) -> Optional[str]:

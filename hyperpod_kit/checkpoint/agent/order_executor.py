@@ -84,7 +84,9 @@ class OrderExecutor:
         for capture in sorted(self._captures, key=lambda capture: capture.key):
             if capture.ended:
                 continue
-            replica_digests = replicas.digests_in_slot(capture.slot) if capture.slot is not None else None
+            replica_digests = None
+            if capture.slot is not None:
+                replica_digests = replicas.digests_in_slot(capture.slot)
             self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
             if "seal" not in capture.jobs:
                 self._report(RankSealed(capture.key))

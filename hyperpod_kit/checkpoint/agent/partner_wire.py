@@ -165,7 +165,9 @@ class PartnerServer:
 
     def _send_copy(self, wire: Wire, rank: int, key: Key) -> None:
         slot = partner_memory.find_slot(self._folder, self._run, rank, key)
-        page = slot.page if slot is not None else None
+        page = None
+        if slot is not None:
+            page = slot.page
         if slot is None or page is None:
             raise CheckpointError("it is not here any more")
         try:

@@ -41,7 +41,9 @@ def combined(tensors: Sequence[Tuple[str, str, str]]) -> str:
 def digests_in_tree(tree: Mapping[str, Any]) -> Dict[str, str]:
     """What a capture's tree says; {} where nothing was compared."""
     recorded = tree.get(REPLICAS)
-    return {str(holders): str(value) for holders, value in recorded.items()} if isinstance(recorded, dict) else {}
+    if isinstance(recorded, dict):
+        return {str(holders): str(value) for holders, value in recorded.items()}
+    return {}
 
 
 def digests_in_text(extra: bytes) -> Dict[str, str]:
@@ -62,7 +64,9 @@ def digests_in_slot(slot: Slot) -> Dict[str, str]:
     """As `digests_in_tree`, of a capture in memory; {} where its text is damaged, which whoever uses it finds out."""
     page = slot.page
     try:
-        return digests_in_text(slot.extra(page.shard.extra_size)) if page is not None else {}
+        if page is not None:
+            return digests_in_text(slot.extra(page.shard.extra_size))
+        return {}
     except ValueError:
         return {}
 
@@ -100,8 +104,11 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
     second_tensors = {name: (layout, value) for name, layout, value in second}
 
     def order(name: str) -> Tuple[int, str]:
-        both = name in first_tensors and name in second_tensors
-        return (2 if both and first_tensors[name][0] == second_tensors[name][0] else 0 if both else 1, name)
+        if name not in first_tensors or name not in second_tensors:
+            return (1, name)
+        if first_tensors[name][0] == second_tensors[name][0]:
+            return (2, name)
+        return (0, name)
 
     names = sorted(
         (name for name in {*first_tensors, *second_tensors} if first_tensors.get(name) != second_tensors.get(name)),
@@ -120,7 +127,9 @@ def explain(difference: Difference, first: Tensors = None, second: Tensors = Non
         has, lacks = (first_rank, second_rank) if name in first_tensors else (second_rank, first_rank)
         what = f"{name} is on rank {has} and not on rank {lacks}"
         way_out = "who holds what is agreed in restore(): call it before the first save, start again when it changes"
-    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    more = ""
+    if len(names) > 1:
+        more = f" (and {len(names) - 1} more)"
     return f"{what}{more}; {_count_text(difference)}; {way_out}"
 
 

@@ -157,7 +157,9 @@ class ReportDecoder:
         requested = [text_digest for text_digest, requested_rank in self._requested.items() if requested_rank == rank]
         for text_digest in requested:
             del self._requested[text_digest]
-        return self._complete_reports(sorted(self._waiting)) if requested else ReportUpdate()
+        if requested:
+            return self._complete_reports(sorted(self._waiting))
+        return ReportUpdate()
 
     def _with_layout(self, rank: int, report: Dict[str, Any]) -> Dict[str, Any]:
         """A report with its layout, which an agent says only when it is another one than at the last time."""
@@ -165,7 +167,9 @@ class ReportDecoder:
         if body:
             self._layouts[rank] = (layout, body)
         recorded_layout, body = self._layouts.get(rank, ("", {}))
-        return {**report, **body} if recorded_layout == layout else report
+        if recorded_layout == layout:
+            return {**report, **body}
+        return report
 
     def _keep_recent(self, key: Key) -> None:
         """Texts of the last few captures are kept; what is forgotten too early is asked for once more."""
@@ -181,7 +185,9 @@ class ReportDecoder:
     def _missing(self, pending: Tuple[int, Key], *, every: bool = False) -> List[str]:
         """The digests of a report whose texts are not known; with `every` all of its digests."""
         named = self._waiting[pending].named
-        return list(named) if every else [text_digest for text_digest in named if text_digest not in self._texts]
+        if every:
+            return list(named)
+        return [text_digest for text_digest in named if text_digest not in self._texts]
 
     def _complete_reports(self, waiting: Iterable[Tuple[int, Key]]) -> ReportUpdate:
         reports, asks, failed = [], [], []
@@ -209,7 +215,9 @@ class ReportDecoder:
         else:
             return None
         parts = tuple((str(part[0]), self._resolve_text(part, key)) for part in body["parts"])
-        tree = rank_extra_state.parse_location(body["tree"]) if "tree" in body else None
+        tree = None
+        if "tree" in body:
+            tree = rank_extra_state.parse_location(body["tree"])
         return ShardReport(page, record, parts, pattern, table_text, pieces, tree)
 
     def _resolve_text(self, part: List[Any], key: Key) -> str:
@@ -218,7 +226,9 @@ class ReportDecoder:
             return self._texts[part[2]]
         text = str(part[1])
         # One object for what all have alike.
-        return self._texts.get(digest.small(text.encode()), text) if _is_shared(str(part[0]), text) else text
+        if _is_shared(str(part[0]), text):
+            return self._texts.get(digest.small(text.encode()), text)
+        return text
 
 
 def named_digests(body: Dict[str, Any]) -> List[str]:
@@ -234,7 +244,10 @@ def _parse_parts(body: Dict[str, Any]) -> List[List[Any]]:
             raise ValueError("a part of a report is none")
         if not isinstance(part[1] if len(part) == 2 else part[2], str) or (len(part) == 3 and part[1] is not None):
             raise ValueError("a part of a report has neither text nor digest")
-    for text in [str(body.get("own", "")), *(word for part in parts for word in part if word is not None)]:
+    texts = [str(body.get("own", ""))]
+    for part in parts:
+        texts += [text for text in part if text is not None]
+    for text in texts:
         if not text.isascii():
             text.encode()  # half of a surrogate pair is no text
     return parts

@@ -62,7 +62,10 @@ class Tally:
     def describe(self) -> str:
         """For people: `the 8th in a row; newest durable is step 80, 12 min ago`."""
         count = self.in_a_row
-        parts = [f"the {ordinal(count)} in a row"] if count > 1 else []
+        if count > 1:
+            parts = [f"the {ordinal(count)} in a row"]
+        else:
+            parts = []
         if self.durable is None:
             parts.append("nothing has become durable since the start")
         else:
@@ -72,7 +75,10 @@ class Tally:
 
 def ordinal(number: int) -> str:
     """`1st`, `2nd`, `11th`."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    if number % 100 in (11, 12, 13):
+        ending = "th"
+    else:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 

@@ -36,7 +36,10 @@ class SlotShard:
         self.slot = slot
         self.page = page
         self._data_end = digest.split(page.shard.size, page.shard.chunk)[0]
-        self._final_end = page.shard.size if page.state == SlotState.SEALED else 0
+        if page.state == SlotState.SEALED:
+            self._final_end = page.shard.size
+        else:
+            self._final_end = 0
         self._failure: Optional[str] = None
         self._changed = threading.Condition()
 
@@ -89,7 +92,10 @@ class SlotShard:
 
         The leaves are final when the control page says SEALED, which is last.
         """
-        required = end if end <= self._data_end else self.page.shard.size
+        if end <= self._data_end:
+            required = end
+        else:
+            required = self.page.shard.size
         with self._changed:
             self._changed.wait_for(lambda: self._final_end >= required or self._failure is not None)
             if self._final_end < required:

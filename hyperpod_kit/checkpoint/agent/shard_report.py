@@ -168,13 +168,18 @@ def to_shard_report(report: Report) -> ShardReport:
     """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
     check(report)
     pattern, table_text, pieces = table_texts(report.pieces)
-    location = report.rank_state.location if report.rank_state is not None else None
+    location = None
+    if report.rank_state is not None:
+        location = report.rank_state.location
     return ShardReport(report.page, report.record, reported_parts(report), pattern, table_text, pieces, location)
 
 
 def reported_parts(report: Report) -> Parts:
     """What of a rank's tree is told: all but what lies in its shard."""
-    keys = report.rank_state.keys if report.rank_state is not None else ()
+    if report.rank_state is not None:
+        keys = report.rank_state.keys
+    else:
+        keys = ()
     return tuple((key, text) for key, text in split(report.extra) if key not in keys)
 
 

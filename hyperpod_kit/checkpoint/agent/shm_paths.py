@@ -101,7 +101,10 @@ def user_directories(where: str = "") -> list[str]:
     where, uid = where or base(), node_uid()
     folder = os.open(where, _DIRECTORY)
     try:
-        given = [f"{PARENT}/{uid}"] if _is_user_directory(folder, f"{PARENT}/{uid}") else []
+        if _is_user_directory(folder, f"{PARENT}/{uid}"):
+            given = [f"{PARENT}/{uid}"]
+        else:
+            given = []
         return [f"{where}/{name}" for name in (*given, *_spare_directories(folder, uid))] + [where]
     finally:
         os.close(folder)

@@ -112,7 +112,10 @@ class Slot:
         self.image = mapping.view_of(img)
         self._faulted = False
         current = control_page.read(self._view[: control_page.PAGE])
-        self._generation = current[0] if current else 0
+        if current:
+            self._generation = current[0]
+        else:
+            self._generation = 0
 
     @property
     def page(self) -> Optional[Page]:
@@ -259,7 +262,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             raise NotEnoughSharedMemory(
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
                 hint="hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: "
-                f"{describe_larger(4 * size)}",
+                f"{shared_memory_hint(4 * size)}",
             ) from None
         raise explain_error(err, os.path.join(folder, name.file("img"))) from None
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
@@ -274,7 +277,7 @@ def explain_error(err: OSError, path: str) -> OSError:
     return OSError(err.errno, text if cure is None else f"{text}: {cure}", path)
 
 
-def describe_larger(size: int) -> str:
+def shared_memory_hint(size: int) -> str:
     """How to have that much shared memory, in words. A container of docker's or podman's has 64 MB by itself."""
     size_text = f"{max(1, -(-size // (1 << 30)))}g"
     return (

@@ -79,7 +79,10 @@ class SnapshotRegistry:
     def complete_restore(self, keep: Optional[Key], *, local: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.is_restored = True
-        parts = self._storage.parts() if local or self._setup.again else ()
+        if local or self._setup.again:
+            parts = self._storage.parts()
+        else:
+            parts = ()
         for slot in self.files.all():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
@@ -88,7 +91,9 @@ class SnapshotRegistry:
             if page.key != keep:
                 slot.transition(SlotState.FREE)
             elif page.key not in self._captures:
-                part = _find_part(parts, page.key) if self._setup.again else None
+                part = None
+                if self._setup.again:
+                    part = _find_part(parts, page.key)
                 capture = Capture(page, self._checkpoint_id(page), shard=SlotShard(slot), part=part)
                 capture.memory = False  # what a run goes on from belongs on storage
                 self._resume_capture(capture, durable=page.durable)
@@ -124,9 +129,9 @@ class SnapshotRegistry:
             # Who told it so is gone: nobody will say again that every rank has sealed it, which freed what is older.
             capture.outcome, capture.is_sealed_by_all = CaptureOutcome.DURABLE, True
             return
-        replica_digests = (
-            replicas.digests_in_slot(capture.slot) if capture.slot is not None and self._setup.again else None
-        )
+        replica_digests = None
+        if capture.slot is not None and self._setup.again:
+            replica_digests = replicas.digests_in_slot(capture.slot)
         self._report(RankCaptured(capture.key, True, replica_digests, capture.memory))
         self._report(RankSealed(capture.key))
 

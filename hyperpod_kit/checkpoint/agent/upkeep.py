@@ -62,7 +62,9 @@ class Upkeep:
         if result.applied is None:
             return result.failure
         self._log_applied(result.applied)
-        return "" if result.applied.deleted else "nothing that the policy can do without could be given up for it"
+        if result.applied.deleted:
+            return ""
+        return "nothing that the policy can do without could be given up for it"
 
     def _log_applied(self, applied: retention.Applied) -> None:
         """Each reason is said once."""

@@ -151,14 +151,14 @@ def read_and_distribute(
     hears of the bytes of each chunk that this rank reads, in any thread.
     """
     reader = _ChunkReading(checkpoint, requests, cached, on_read)
-    problem = ranks.agree(as_reason(error_as_reason(lambda: reader.read(work.alone[ranks.rank]))))
+    problem = ranks.agree(as_reason(error_as_reason(lambda: reader.deliver(work.alone[ranks.rank]))))
     rounds, retries = work.rounds(), list[Chunk]()
     forwarder = ChunkForwarder(ranks, checkpoint.manifest, requests)
     while rounds and problem is None:
         part = rounds.pop(0)
         owned_chunks = [share.chunk for share in part if share.owner == ranks.rank]
         started_at = time.monotonic()
-        chunks = error_as_reason(partial(reader.read, owned_chunks, keep=True))
+        chunks = error_as_reason(partial(reader.deliver, owned_chunks, return_bytes=True))
         reading = time.monotonic() - started_at
         problem = ranks.agree(as_reason(chunks))
         if problem is not None:
@@ -172,7 +172,7 @@ def read_and_distribute(
                 retries += [share.chunk for share in shares if share.concerns(ranks.rank)]
             rounds = []
     if problem is None:
-        problem = ranks.agree(as_reason(error_as_reason(lambda: reader.read(retries))))
+        problem = ranks.agree(as_reason(error_as_reason(lambda: reader.deliver(retries))))
     if problem is None:
         problem = ranks.agree(error_as_reason(requests.complete))
     return problem
@@ -190,7 +190,7 @@ class _ChunkReading:
     ) -> None:
         self._checkpoint, self._requests, self._cached, self._on_read = checkpoint, requests, cached, on_read
 
-    def read(self, chunks: Iterable[Chunk], *, keep: bool = False) -> dict[Chunk, memoryview]:
+    def deliver(self, chunks: Iterable[Chunk], *, return_bytes: bool = False) -> dict[Chunk, memoryview]:
         """Their bytes too, if they are to be kept. Raises DigestMismatch, CheckpointError, OSError."""
         chunk_data: dict[Chunk, memoryview] = {}
         jobs = []
@@ -210,7 +210,7 @@ class _ChunkReading:
             number = number_of[opened.name]
             self._requests.take(number, begin, view)
             self._on_read(len(view))
-            if keep:
+            if return_bytes:
                 chunk_data[number, begin // opened.chunk] = memoryview(bytearray(view))
 
         with Pump(jobs) as pump:

@@ -36,7 +36,7 @@ def available_classes() -> list[Any]:
 
 
 def extract_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with `{_HELD: number}` in the place of each tensor, which goes to `tensors`."""
+    """`value` with `{_TENSOR_KEY: number}` in the place of each tensor, which goes to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return {_TENSOR_KEY: len(tensors) - 1}

@@ -96,7 +96,10 @@ def _tail(store: Store) -> Optional[_Tail]:
 def newest_first(where: Where) -> Iterator[CheckpointEntry]:
     """The attempts, newest first; each is looked at only when it is asked for. Raises OSError."""
     store = as_store(where)
-    tail = None if store.capabilities.local else _tail(store)
+    if store.capabilities.local:
+        tail = None
+    else:
+        tail = _tail(store)
     yielded = set()
     if tail is not None:
         for name in tail.names.ids:
@@ -150,7 +153,10 @@ def attempts(where: Where) -> List[CheckpointEntry]:
 def highest_epoch_and_seq(where: Where) -> tuple[int, int]:
     """(highest epoch, highest seq) that any start or attempt has used; 0 where there is none. Raises OSError."""
     store = as_store(where)
-    tail = None if store.capabilities.local else _tail(store)
+    if store.capabilities.local:
+        tail = None
+    else:
+        tail = _tail(store)
     if tail is not None:
         ids = tail.names.ids
         return max([tail.epoch] + [name.epoch for name in ids]), max(name.seq for name in ids)

@@ -86,7 +86,10 @@ class Pump:
         self._jobs = list(jobs)
         mapped = all(isinstance(shard.source, Mapped) for shard, _ in self._jobs)
         workers = min(len(self._jobs), workers or max(1, min(8, len(os.sched_getaffinity(0)))))
-        readers = 0 if mapped else min(len(self._jobs), readers)
+        if mapped:
+            readers = 0
+        else:
+            readers = min(len(self._jobs), readers)
         self._next = 0
         self._taken = 0
         self._state = threading.Condition()
@@ -95,7 +98,9 @@ class Pump:
         size = aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
         # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
         enough = readers + workers + 1
-        count = max(enough, ahead // max(size, 1)) if readers else 0
+        count = 0
+        if readers:
+            count = max(enough, ahead // max(size, 1))
         self._ring = Ring(size, min(len(self._jobs), count), readers, enough)
         self._first: Optional[memoryview] = None
         self._deliver: Optional[Deliver] = None
@@ -216,14 +221,20 @@ class Pump:
             return Duty.WARM
         if self._read and self._taken > 0:
             return Duty.CHECK
-        return Duty.END if is_delivering and self._taken == len(self._jobs) else None
+        if is_delivering and self._taken == len(self._jobs):
+            return Duty.END
+        return None
 
     def _working_in_place(self) -> None:
         nothing = Buffer(0)
         while True:
             with self._state:
                 proved = self._deliver is not None and bool(self._proved)
-                number = self._proved.popleft()[0] if proved else self._take()
+                number: Optional[int]
+                if proved:
+                    number = self._proved.popleft()[0]
+                else:
+                    number = self._take()
                 if number is None and self._deliver is None and not self._stopped:
                     self._state.wait_for(lambda: self._deliver is not None or self._stopped)
                     continue

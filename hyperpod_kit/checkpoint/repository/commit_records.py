@@ -95,7 +95,10 @@ class LostCommit(NamedTuple):
         if not self.checkpoint_id:
             return "it is written after a commit only and cannot be read, and no checkpoint is there"
         shown = ", ".join(self.files[:3]) + (f" and {len(self.files) - 3} more" if len(self.files) > 3 else "")
-        loss = f"its {layout.MANIFEST_FILE} is gone" if self.has_directory else "all of it is gone"
+        if self.has_directory:
+            loss = f"its {layout.MANIFEST_FILE} is gone"
+        else:
+            loss = "all of it is gone"
         return f"it was committed, as {shown} {'says' if len(self.files) == 1 else 'say'}, and {loss}"
 
 
@@ -128,14 +131,18 @@ def _is_before(record: CommitRecord, name: Optional[layout.CheckpointId], fresh_
 
 def _age(lost: LostCommit) -> Tuple[int, int]:
     name = layout.parse_checkpoint_id(lost.checkpoint_id)
-    return (-name.epoch, -name.seq) if name is not None else (1, 0)
+    if name is not None:
+        return (-name.epoch, -name.seq)
+    return (1, 0)
 
 
 def reasons(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
     """As an error names candidates: (attempt, why), not more than people read."""
     shown = [(commit.name, commit.reason) for commit in lost[:_MOST_NAMED]]
     rest = len(lost) - len(shown)
-    return [*shown, ("older ones", f"{rest} more were committed")] if rest else shown
+    if rest:
+        return [*shown, ("older ones", f"{rest} more were committed")]
+    return shown
 
 
 def hint(root: str) -> str:
@@ -309,7 +316,9 @@ def _committed_in_row(row: Mapping[str, Any]) -> List[str]:
         return _committed_in_decision(row)
     if event == "restored":
         return _restored_from_storage(row.get("from"), row.get("tier"))
-    return _names([row.get("from")]) if event == "rewound" else []
+    if event == "rewound":
+        return _names([row.get("from")])
+    return []
 
 
 def _committed_in_verdict(value: Mapping[str, Any]) -> List[str]:
@@ -322,7 +331,10 @@ def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
     if value.get("kind", KIT_KIND) != KIT_KIND:
         return chosen
     rejected = value.get("rejected")
-    pairs = rejected if isinstance(rejected, list) else []
+    if isinstance(rejected, list):
+        pairs = rejected
+    else:
+        pairs = []
     passed_over = _names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
     return [name for name in chosen + passed_over if layout.parse_checkpoint_id(name)]
 
@@ -330,7 +342,9 @@ def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
 def _restored_from_storage(source: Any, tier: Any) -> List[str]:
     """What was restored from memory alone need not have been committed."""
     from_storage = isinstance(tier, str) and "storage" in tier.split("+")
-    return _names([source]) if from_storage else []
+    if from_storage:
+        return _names([source])
+    return []
 
 
 def _names(values: Sequence[Any]) -> List[str]:

@@ -49,7 +49,9 @@ def check_tables(shards: Sequence[ShardTable]) -> TableRows:
     rows = TableRows(shards)
     alike = [next((name for name in group if name not in rows.undivided), "") for group in rows.group_by_cut().values()]
     for name in [*rows.undivided, *alike]:
-        problem = _problem(rows.specs(name)) if name else ""
+        problem = ""
+        if name:
+            problem = _problem(rows.specs(name))
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
     return rows
@@ -84,7 +86,9 @@ def _problem(specs: Sequence[Tuple[int, TensorSpec]]) -> str:
         boxes += [tuple(box)] if count else []
     items = volume(tuple((0, extent) for extent in full_shape))
     if not items:
-        return "" if len(specs) == 1 else f"it is empty and in {len(specs)} shards"
+        if len(specs) == 1:
+            return ""
+        return f"it is empty and in {len(specs)} shards"
     missing = items - covered
     overlap = _overlap(boxes, 0)
     if overlap:

@@ -24,7 +24,10 @@ def begin_anew(where: Where, *, by: str, upto: Optional[int] = None) -> FreshSta
     store = as_store(where)
     facts = commit_records.gather(store)
     lost = commit_records.lost_commits(facts) + commit_records.lost_commits(facts, kit_checkpoints=False)
-    epoch = catalog.highest_epoch_and_seq(store)[0] if upto is None else upto
+    if upto is None:
+        epoch = catalog.highest_epoch_and_seq(store)[0]
+    else:
+        epoch = upto
     named = [commit.name for commit in lost if not _is_upto(commit.checkpoint_id, epoch)]
     for _ in range(_TRIES):
         try:

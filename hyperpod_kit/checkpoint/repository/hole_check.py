@@ -44,5 +44,9 @@ def read(store: Store, name: str, most: int) -> bytes:
 def require_solid(name: str, piece: Union[bytes, bytearray, memoryview], begin: int) -> None:
     """That this piece of a file, from its byte `begin` on, is none of a hole. Raises CheckpointError."""
     data = bytes(piece)
-    if 0 in data if name.endswith(".json") else len(data) == PIECE and not data.strip(b"\0"):
+    if name.endswith(".json"):
+        is_hole = 0 in data
+    else:
+        is_hole = len(data) == PIECE and not data.strip(b"\0")
+    if is_hole:
         raise CheckpointError(f"{name} has a hole behind its byte {begin}, which no program of ours leaves")

@@ -37,4 +37,6 @@ def read(store: Store) -> Optional[layout.CheckpointId]:
         body = manifest.open_json(store.read(layout.LATEST_FILE), layout.LATEST_FILE)
     except (FileNotFoundError, CheckpointError):
         return None
-    return layout.parse_checkpoint_id(str(body.get("attempt"))) if body.get("format") == FORMAT else None
+    if body.get("format") == FORMAT:
+        return layout.parse_checkpoint_id(str(body.get("attempt")))
+    return None

@@ -74,7 +74,9 @@ def parse_checkpoint_id(name: str) -> Optional[CheckpointId]:
         return None
     parsed = CheckpointId(int(match.group(1)), int(match.group(2)), int(match.group(3)), match.group(4))
     # Only the canonical spelling is one, so that one checkpoint never has two names.
-    return parsed if str(parsed) == name else None
+    if str(parsed) == name:
+        return parsed
+    return None
 
 
 def rollback_file(number: int) -> str:
@@ -91,7 +93,9 @@ def rollback_number(name: str) -> Optional[int]:
     if match is None:
         return None
     number = int(match.group(1))
-    return number if name in (rollback_file(number), fresh_start_file(number)) else None
+    if name in (rollback_file(number), fresh_start_file(number)):
+        return number
+    return None
 
 
 def first_id_from(seq: int) -> str:
@@ -146,7 +150,9 @@ def tombstone_file(checkpoint_id: str) -> str:
 
 def parse_tombstone(name: str) -> Optional[str]:
     """The attempt that a tombstone is for; None when the name is no tombstone's."""
-    return name[: -len(".BAD")] if name.endswith(".BAD") and parse_checkpoint_id(name[: -len(".BAD")]) else None
+    if name.endswith(".BAD") and parse_checkpoint_id(name[: -len(".BAD")]):
+        return name[: -len(".BAD")]
+    return None
 
 
 def epoch_file(epoch: int) -> str:
@@ -155,4 +161,6 @@ def epoch_file(epoch: int) -> str:
 
 def parse_epoch(name: str) -> Optional[int]:
     match = _EPOCH.fullmatch(name)
-    return int(match.group(1)) if match else None
+    if match:
+        return int(match.group(1))
+    return None

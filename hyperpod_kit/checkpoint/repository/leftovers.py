@@ -48,11 +48,16 @@ def judge(store: Store, checkpoint_id: str, run_id: str) -> Leftover:
         return Leftover.PARTIAL
     if run_id not in ("", first.run_id):
         return Leftover.FOREIGN
-    names = [layout.shard_file(rank) for rank in range(first.world)] if first.world <= len(shards) else []
+    if first.world <= len(shards):
+        names = [layout.shard_file(rank) for rank in range(first.world)]
+    else:
+        names = []
     if not names or any(name not in sizes for name in names):
         return Leftover.PARTIAL
     is_complete = all(_is_complete(store, checkpoint_id, name, rank, sizes) for rank, name in enumerate(names))
-    return Leftover.COMPLETE if is_complete else Leftover.PARTIAL
+    if is_complete:
+        return Leftover.COMPLETE
+    return Leftover.PARTIAL
 
 
 def _first_header(store: Store, checkpoint_id: str, shards: List[str]) -> Optional[_Header]:

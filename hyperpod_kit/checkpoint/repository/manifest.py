@@ -40,7 +40,9 @@ def seconds(text: str) -> Optional[float]:
 
 def number(value: float) -> Union[float, str]:
     """A number as all files of the format write it: JSON has none for "nan", "inf" and "-inf"."""
-    return value if math.isfinite(value) else repr(value)
+    if math.isfinite(value):
+        return value
+    return repr(value)
 
 
 def numbers(body: Mapping[str, Any]) -> Dict[str, float]:
@@ -59,7 +61,9 @@ class FileRecord:
 
     def to_json(self) -> Dict[str, Any]:
         body: Dict[str, Any] = {"file": self.file, "size": self.size, "root": self.root}
-        return body if self.rank is None else {**body, "rank": self.rank}
+        if self.rank is None:
+            return body
+        return {**body, "rank": self.rank}
 
     @classmethod
     def of(cls, file: str, data: bytes) -> FileRecord:
@@ -144,7 +148,9 @@ def decode(data: bytes) -> Manifest:
     try:
         shards: List[FileRecord] = [FileRecord(**entry) for entry in body.pop("shards")]
         extra = FileRecord(**body.pop("extra"))
-        index = FileRecord(**body.pop("index")) if "index" in body else None
+        index = None
+        if "index" in body:
+            index = FileRecord(**body.pop("index"))
         body["metrics"] = numbers(body.get("metrics") or {})
         field_names = set(Manifest.__dataclass_fields__)
         # A newer minor version may add keys; what this reader needs must be there.

@@ -104,7 +104,9 @@ def require_sound(tree: Any) -> None:
             continue
         if depth > _DEEPEST:
             raise CheckpointError("the tree of its values is nested too deeply")
-        kind = value.get("$") if isinstance(value, dict) else None
+        kind = None
+        if isinstance(value, dict):
+            kind = value.get("$")
         try:
             if isinstance(value, dict) and kind is not None and not _is_sound(kind, value):
                 raise ValueError("another form")
@@ -122,7 +124,10 @@ def _inside(value: Any, kind: Any) -> List[Any]:
         return list(value.values())
     contained: List[Any] = []
     for part in value.values():
-        items = list(part.values()) if isinstance(part, dict) and "$" not in part else part
+        if isinstance(part, dict) and "$" not in part:
+            items = list(part.values())
+        else:
+            items = part
         if not isinstance(items, list):
             contained.append(part)
         elif kind == "dict":

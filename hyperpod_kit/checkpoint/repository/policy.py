@@ -224,10 +224,15 @@ class Best(Policy):
         Returns:
             The names of those to keep.
         """
-        sign = 1.0 if self.mode == "min" else -1.0
+        if self.mode == "min":
+            sign = 1.0
+        else:
+            sign = -1.0
 
         def rank(value: float) -> Tuple[bool, float]:
-            return (True, 0.0) if math.isnan(value) else (False, sign * value)
+            if math.isnan(value):
+                return (True, 0.0)
+            return (False, sign * value)
 
         # sorted() is stable, so the newer of equals stays in front.
         ranked = sorted(
@@ -330,7 +335,9 @@ def from_json(body: Any) -> Policy:
     ((kind, value),) = body.items()
     if kind in ("any", "all") and isinstance(value, list) and value:
         parts = tuple(from_json(part) for part in value)
-        return Either(parts) if kind == "any" else Both(parts)
+        if kind == "any":
+            return Either(parts)
+        return Both(parts)
     try:
         return _KINDS[kind](**value)
     except (KeyError, TypeError):
@@ -359,7 +366,9 @@ def _first_of_each(spans: Mapping[str, int]) -> Set[str]:
 
 
 def _parts(policy: Policy, kind: type) -> Tuple[Policy, ...]:
-    return policy.of if isinstance(policy, (Either, Both)) and type(policy) is kind else (policy,)
+    if isinstance(policy, (Either, Both)) and type(policy) is kind:
+        return policy.of
+    return (policy,)
 
 
 def _positive(kind: str, value: float) -> None:

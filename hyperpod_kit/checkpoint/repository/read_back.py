@@ -59,7 +59,10 @@ def _read_once(store: Store, checkpoint_id: str, may_continue: MayContinue) -> R
     except GivenUp:
         return ReadBack(ReadBackOutcome.GIVEN_UP)
     except (CheckpointError, OSError) as err:
-        outcome = ReadBackOutcome.DAMAGED if tombstone.proves(err) else ReadBackOutcome.DOUBTFUL
+        if tombstone.proves(err):
+            outcome = ReadBackOutcome.DAMAGED
+        else:
+            outcome = ReadBackOutcome.DOUBTFUL
         return ReadBack(outcome, verify.describe_failure(err))
     except Exception as err:  # of one checkpoint; the others are read
         return ReadBack(ReadBackOutcome.DOUBTFUL, verify.describe_unforeseen(err))

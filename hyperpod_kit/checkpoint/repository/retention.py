@@ -142,7 +142,9 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
         return _Judged(UNCOMMITTED)
     try:
         data = store.read(f"{entry.attempt}/{layout.MANIFEST_FILE}")
-        reason = tombstone.read(store, entry.attempt) if entry.marked else None
+        reason = None
+        if entry.marked:
+            reason = tombstone.read(store, entry.attempt)
         if reason is not None:
             return _Judged(DAMAGED, None, reason, True)
         try:
@@ -184,10 +186,18 @@ def plan(
     known to be damaged even where it is the newest. `abandoned`: attempts of this start whose saves came to nothing.
     """
     valid = [item for item in items if item.state == VALID]
-    newest = valid[0] if valid else None
-    line = newest.line if newest is not None else 0
+    newest = None
+    if valid:
+        newest = valid[0]
+    if newest is not None:
+        line = newest.line
+    else:
+        line = 0
     current_line = [item.facts for item in valid if item.facts.order[0] >= line]
-    kept = policy.keeps([*([coming] if coming is not None else []), *current_line]) if current_line else set()
+    if current_line:
+        kept = policy.keeps([*([coming] if coming is not None else []), *current_line])
+    else:
+        kept = set()
     keep: List[Tuple[str, str]] = []
     delete: List[Tuple[str, str]] = []
     for item in items:
@@ -296,7 +306,9 @@ def without(planned: RetentionPlan, items: Sequence[Item], reason: str) -> Reten
 
 def _order_of(pair: Tuple[str, str]) -> Tuple[int, int, str]:
     name = layout.parse_checkpoint_id(pair[0])
-    return catalog.sort_key(name) if name is not None else (0, 0, "")
+    if name is not None:
+        return catalog.sort_key(name)
+    return (0, 0, "")
 
 
 def worthless_first(planned: RetentionPlan, items: Sequence[Item]) -> RetentionPlan:

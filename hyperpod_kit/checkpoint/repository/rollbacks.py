@@ -38,7 +38,10 @@ class Rollback(NamedTuple):
     @property
     def description(self) -> str:
         """What was done, for people."""
-        return f"the run went back to {self.attempt}" + (f" on {self.time}" if self.time else "")
+        text = f"the run went back to {self.attempt}"
+        if self.time:
+            text += f" on {self.time}"
+        return text
 
 
 class FreshStart(NamedTuple):
@@ -62,7 +65,10 @@ class FreshStart(NamedTuple):
     @property
     def description(self) -> str:
         """What was done, for people."""
-        return "the run began anew at step 0" + (f" on {self.time}" if self.time else "")
+        text = "the run began anew at step 0"
+        if self.time:
+            text += f" on {self.time}"
+        return text
 
 
 RollbackRecord = Union[Rollback, FreshStart]
@@ -102,7 +108,9 @@ def read_records(store: Store) -> List[RollbackRecord]:
     OSError."""
     records: List[RollbackRecord] = []
     files = [file for file in store.list(layout.ROLLBACKS) if layout.rollback_number(file) is not None]
-    highest = catalog.highest_epoch_and_seq(store)[0] if files else 0
+    highest = 0
+    if files:
+        highest = catalog.highest_epoch_and_seq(store)[0]
     for file in files:
         path = f"{layout.ROLLBACKS}/{file}"
         try:
@@ -133,7 +141,9 @@ def find_leaving(records: Sequence[RollbackRecord], name: layout.CheckpointId) -
 def reason_left(records: Sequence[RollbackRecord], name: layout.CheckpointId) -> str:
     """Why nothing chooses that attempt, "" when it was not left."""
     record = find_leaving(records, name)
-    return f"left on purpose: {record.description}" if record else ""
+    if record:
+        return f"left on purpose: {record.description}"
+    return ""
 
 
 def fresh_start(records: Sequence[RollbackRecord]) -> Optional[FreshStart]:
@@ -162,7 +172,9 @@ def _parse(body: Any, highest: int) -> RollbackRecord:
             raise ValueError("it is none of ours")
         return FreshStart(epoch, tuple(named), by, time)
     checkpoint_id, order = body.get("attempt"), body.get("order")
-    name = layout.parse_checkpoint_id(checkpoint_id) if isinstance(checkpoint_id, str) else None
+    name = None
+    if isinstance(checkpoint_id, str):
+        name = layout.parse_checkpoint_id(checkpoint_id)
     if body.get("format") != FORMAT or name is None or order != [name.epoch, name.seq]:
         raise ValueError("it is none of ours")
     return Rollback(str(checkpoint_id), (name.epoch, name.seq), epoch, by, time)

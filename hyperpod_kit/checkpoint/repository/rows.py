@@ -51,9 +51,14 @@ class _Line:
     """Boxes in order along the dimension in which they are cut most."""
 
     def __init__(self, boxes: Sequence[Tuple[Extents, Extents]]) -> None:
-        dims = len(boxes[0][0]) if boxes else 0
+        dims = 0
+        if boxes:
+            dims = len(boxes[0][0])
         same = all(len(offsets) == len(shape) == dims for offsets, shape in boxes)
-        cuts = [len({offsets[dim] for offsets, _ in boxes}) for dim in range(dims)] if same else []
+        if same:
+            cuts = [len({offsets[dim] for offsets, _ in boxes}) for dim in range(dims)]
+        else:
+            cuts = []
         self.dim: Optional[int] = cuts.index(max(cuts)) if cuts and max(cuts) > 1 else None
         self.order = list(range(len(boxes)))
         if self.dim is not None:
@@ -109,7 +114,8 @@ class TableRows(Rows):
             if id(table.pattern) not in self._number_of:
                 number = numbers.setdefault(table.pattern, len(self._patterns))
                 self._number_of[id(table.pattern)] = number
-                self._patterns += [table.pattern] if number == len(self._patterns) else []
+                if number == len(self._patterns):
+                    self._patterns.append(table.pattern)
         self._members: List[List[int]] = [[] for _ in self._patterns]
         for shard, table in enumerate(shards):
             self._members[self._number_of[id(table.pattern)]].append(shard)

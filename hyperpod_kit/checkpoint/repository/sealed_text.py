@@ -24,7 +24,9 @@ def seal(text: str) -> bytes:
 
 def without_seal(data: bytes) -> bytes:
     """The same text as builds before 0.1.0 wrote it; `data` itself when it has no seal."""
-    return data[:-_LENGTH] + b"}\n" if _SEAL.fullmatch(data[-_LENGTH:]) else data
+    if _SEAL.fullmatch(data[-_LENGTH:]):
+        return data[:-_LENGTH] + b"}\n"
+    return data
 
 
 def require(data: bytes, what: str) -> None:

@@ -65,7 +65,10 @@ def walk(
     """
     store = as_store(where)
     rollback_records = rollbacks.read_records(store)
-    limit = None if first is None else layout.parse_checkpoint_id(first)
+    if first is None:
+        limit = None
+    else:
+        limit = layout.parse_checkpoint_id(first)
     has_passed_first = first is None
     for entry in catalog.newest_first(store):
         if entry.attempt == first and not entry.committed:
@@ -132,7 +135,9 @@ def _newest_of_a_walk(
         if number == 0:
             walked.rejected += [(lost.checkpoint_id, lost.reason) for lost in lost_before(store, entry.name)]
         reason = passed_over.get(entry.attempt)
-        damage = tombstone.read(store, entry.attempt) if entry.marked and reason is None else None
+        damage = None
+        if entry.marked and reason is None:
+            damage = tombstone.read(store, entry.attempt)
         if damage is not None:
             reason = f"marked as damaged: {damage}"
         if reason is not None:
@@ -163,7 +168,9 @@ def left_on_purpose(store: Store) -> List[Tuple[str, str]]:
     rollback_records = rollbacks.read_records(store)
     reasons: List[Tuple[str, str]] = []
     for entry in catalog.newest_first(store) if rollback_records else ():
-        record = rollbacks.find_leaving(rollback_records, entry.name) if entry.committed else None
+        record = None
+        if entry.committed:
+            record = rollbacks.find_leaving(rollback_records, entry.name)
         if record is not None and not isinstance(record, FreshStart):
             reasons.append((entry.attempt, f"left on purpose: {record.description}"))
     return reasons

@@ -251,7 +251,8 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
     `size` is the file's size in bytes when `view` holds only its beginning; see `head_size`.
     """
     try:
-        size = len(view) if size is None else size
+        if size is None:
+            size = len(view)
         base = head_size(view)
         if base > min(size, len(view)) or base % ALIGN:
             raise ValueError(f"header of {base} bytes in a file of {size}")

@@ -121,7 +121,10 @@ def place_tensors(table: ShardTable) -> Tuple[Placed, ...]:
     placed = []
     at = table.base
     for position in range(len(names) + len(undivided)):
-        spec = undivided[position] if position in undivided else next(divided)
+        if position in undivided:
+            spec = undivided[position]
+        else:
+            spec = next(divided)
         placed.append(Placed(spec, at, at + spec.nbytes))
         at += spec.nbytes
     return tuple(placed)

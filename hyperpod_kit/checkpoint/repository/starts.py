@@ -33,7 +33,11 @@ def _describe_start(store: Store, epoch: int) -> str:
     except (CheckpointError, FileNotFoundError):
         return f"epoch {epoch}, which does not say whose it is"
     job = body.get("job")
-    number = job.get("slurm_job_id") if isinstance(job, dict) else None
-    of_job = f", job {clean(number, 40)}" if number else ""
+    number = None
+    if isinstance(job, dict):
+        number = job.get("slurm_job_id")
+    of_job = ""
+    if number:
+        of_job = f", job {clean(number, 40)}"
     host, pid, time = (clean(body.get(key), 80) for key in ("host", "pid", "time"))
     return f"epoch {epoch} on {host}, pid {pid}{of_job}, since {time}"

@@ -122,7 +122,10 @@ class Shard:
 
         `begin` is a multiple of PAGE, and the view has room up to the next one after `end`.
         """
-        limit = aligned_up(end - begin) if self.source.align > 1 else end - begin
+        if self.source.align > 1:
+            limit = aligned_up(end - begin)
+        else:
+            limit = end - begin
         done = 0
         while done < end - begin:
             count = self.source.read_into(view[done:limit], begin + done)

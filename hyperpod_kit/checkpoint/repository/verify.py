@@ -76,7 +76,10 @@ def verify_names(where: Where, checkpoint_id: str) -> manifest.Manifest:
     )
     missing = [record.file for record in records if record.file not in present_names]
     if missing:
-        more = f" and {len(missing) - 1} more are missing" if len(missing) > 1 else " is missing"
+        if len(missing) > 1:
+            more = f" and {len(missing) - 1} more are missing"
+        else:
+            more = " is missing"
         raise CheckpointError(f"{missing[0]}{more}")
     return checkpoint_manifest
 
@@ -105,7 +108,10 @@ def describe_failure(err: BaseException) -> str:
         return f"{os.path.basename(str(err.filename))} is missing"
     if isinstance(err, OSError):
         what = str(err.filename or "")
-        name = os.path.basename(what) if verb == "read" else what
+        if verb == "read":
+            name = os.path.basename(what)
+        else:
+            name = what
         return f"cannot be {verb}: {err.strerror or err} ({name}){quota_note.explain(err)}"
     return str(err)
 

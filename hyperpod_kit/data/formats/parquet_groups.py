@@ -145,7 +145,7 @@ class ParquetGroups:
     def _pages(self, column: ColumnChunk) -> list[ColumnPage]:
         """Read the pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
         end = column.begin + column.compressed
-        pages = list(parquet_pages.read_pages(self._bytes.piece, column.begin, end))
+        pages = list(parquet_pages.read_page_headers(self._bytes.piece, column.begin, end))
         plain = sum(page.plain for page in pages)
         if plain > _SMALL // 4 + 2 * column.uncompressed:
             raise ValueError(f"pages of {plain:,} bytes, where its index says {column.uncompressed:,}")

@@ -36,7 +36,7 @@ class ColumnPage(NamedTuple):
     encoding: int
 
 
-def read_pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
+def read_page_headers(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
     """Read the pages of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
     at = begin
     while at < end:

@@ -76,12 +76,12 @@ def desired_reason(
     worst = max(lasting, key=lambda finding: finding.cure)
     if action == REPLACE and worst.cure == Cure.REPLACE:
         return ACTION_REPLACE
-    if action in (REBOOT, REPLACE) and worst.cure >= Cure.REBOOT and _may_reboot(note, boot, now):
+    if action in (REBOOT, REPLACE) and worst.cure >= Cure.REBOOT and _is_reboot_pending_or_allowed(note, boot, now):
         return ACTION_REBOOT
     return f"{REASON}{worst.name}"
 
 
-def _may_reboot(note: SlurmNote, boot: str, now: float) -> bool:
+def _is_reboot_pending_or_allowed(note: SlurmNote, boot: str, now: float) -> bool:
     if note.reason == ACTION_REBOOT and boot and note.boot == boot:
         return True  # it was asked for, and has not happened yet
     # A clock that was set back does not make it one more day: rather a person than a node that is restarted for ever.

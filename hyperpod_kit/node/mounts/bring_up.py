@@ -38,14 +38,14 @@ class MountPlan:
     outdated: bool
 
 
-def plan(node: Node, mount: Mount, unit: str) -> MountPlan:
-    """What `bring_up` does. unit: the text that the mount's unit has, or will have once the units are installed.
+def plan_unit_verb(node: Node, mount: Mount, unit_text: str) -> MountPlan:
+    """What `bring_up` does. unit_text: the text that the mount's unit has, or will have once the units are installed.
 
     Raises MountFailed when something lives at the path that starting a unit would not change.
     """
     status = check(node, mount)
     running = systemd.is_active(node, carrier_unit(mount))
-    outdated = running and mount.traits.service.daemon and not was_started_with(node, mount, unit)
+    outdated = running and mount.traits.service.daemon and not was_started_with(node, mount, unit_text)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(
             f"{mount.path} is {status.state} ({status.source}): {status.detail}",
@@ -66,7 +66,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
 
     Raises MountFailed with the last words of whatever failed, or as `plan`.
     """
-    mount_plan = plan(node, mount, _installed_unit(node, mount))
+    mount_plan = plan_unit_verb(node, mount, _installed_unit(node, mount))
     if not mount_plan.verb:
         protected = protect(node, mount)
         carried = shadowed_homes.copy_missing_homes(node, mount)
@@ -91,7 +91,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
 def pending(node: Node, mount: Mount) -> str:
     """What `bring_up` would do now, in words; "" when nothing. Raises MountFailed as it would."""
     # Compare with the unit in the bundle: in a dry run it is not installed yet.
-    mount_plan = plan(node, mount, systemd.bundled(node, carrier_unit(mount)))
+    mount_plan = plan_unit_verb(node, mount, systemd.bundled(node, carrier_unit(mount)))
     if mount_plan.verb:
         return f"{mount_plan.verb} {carrier_unit(mount)}"
     missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]

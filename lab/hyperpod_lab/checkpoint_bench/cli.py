@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     begin = time.monotonic()
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "version": version(),
         "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -67,61 +67,61 @@ def main(argv: list[str]) -> int:
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
         for each in [run.Run(scratch, size, mode, args.repeat, pace, say) for size, mode in kinds]:
-            if _tried(found, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
+            if _run_or_note_error(report, lambda each=each: each.measure(args.phases)):  # type: ignore[misc]
                 measured.append(each)
         if "overlap" in args.phases:
-            _tried(found, lambda: found["left_out"].extend(run.train_all(measured, pace, say)))
-    found["runs"] = [
-        {"size": each.size, "mode": each.mode, "summary": summary.of_run(each.found), "samples": each.found}
+            _run_or_note_error(report, lambda: report["left_out"].extend(run.train_all(measured, pace, say)))
+    report["runs"] = [
+        {"size": each.size, "mode": each.mode, "summary": summary.summarize_run(each.samples), "samples": each.samples}
         for each in measured
     ]
-    found["seconds"] = time.monotonic() - begin
-    found["summary"] = summary.worst([each["summary"] for each in found["runs"]])
+    report["seconds"] = time.monotonic() - begin
+    report["summary"] = summary.worst([each["summary"] for each in report["runs"]])
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(report))
     else:
-        _print(found)
-    return 1 if found["errors"] else 0
+        _print(report)
+    return 1 if report["errors"] else 0
 
 
-def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
+def _run_or_note_error(report: dict[str, Any], work: Callable[[], None]) -> bool:
     """Whether `work` did not fail; an error is noted, and the other runs go on."""
     try:
         work()
         return True
     except BenchError as err:
         print(f"error: {err}", file=sys.stderr, flush=True)
-        found["errors"].append(first_line(err))
+        report["errors"].append(first_line(err))
         return False
 
 
-def _print(found: dict[str, Any]) -> None:
-    about = found["machine"]
+def _print(report: dict[str, Any]) -> None:
+    about = report["machine"]
     print(
         f"{about['processor']}, {about['cores']} cores, {about['memory'] / 2**30:.0f} GiB, {about['directory']} on "
-        f"{about['file_system']}, torch {found['torch']}, {found['time']}; {found['seconds']:.0f} s"
+        f"{about['file_system']}, torch {report['torch']}, {report['time']}; {report['seconds']:.0f} s"
     )
-    for each in found["runs"]:
+    for each in report["runs"]:
         values = each["summary"]
         print(f"\n{each['size']} {each['mode']}: {values['bytes'] / 1e9:.3f} GB, medians of {values['samples']}")
-        for words, seconds, ratio in _LINES:
+        for label, seconds, ratio in _LINES:
             if seconds in values:
                 rate = f"{values['bytes'] / 1e9 / values[seconds]:8.2f} GB/s" if seconds not in _NO_RATE else " " * 13
                 tail = f"   {ratio} {values[ratio]:.3f}" if ratio is not None else ""
-                print(f"  {words:32} {values[seconds]:8.3f} s {rate}{tail}")
-    for text in found["left_out"]:
+                print(f"  {label:32} {values[seconds]:8.3f} s {rate}{tail}")
+    for text in report["left_out"]:
         print(f"\n{text}")
     print("\nsummary, the worst of all runs (what is promised):")
-    for name, value in found["summary"].items():
+    for name, value in report["summary"].items():
         sign = "<=" if name in summary.LOWER_IS_BETTER else ">="
         print(f"  {name:26} {'not measured' if value is None else f'{value:.3f}'}  ({sign} {summary.BARS[name]})")
 
 
-def _chosen(known: list[str]) -> Any:
+def _parse_choices(allowed: list[str]) -> Any:
     def parse(text: str) -> list[str]:
-        unknown = [word for word in text.split(",") if word not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}")
+        invalid = [word for word in text.split(",") if word not in allowed]
+        if invalid:
+            raise argparse.ArgumentTypeError(f"{', '.join(invalid)}: expected some of {', '.join(allowed)}")
         return text.split(",")
 
     return parse
@@ -140,18 +140,22 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--sizes", type=_chosen(list(SIZES)), default=["0.5g", "2g"], metavar="0.5g,2g", help="of the state, bytes"
+        "--sizes",
+        type=_parse_choices(list(SIZES)),
+        default=["0.5g", "2g"],
+        metavar="0.5g,2g",
+        help="of the state, bytes",
     )
     parser.add_argument(
         "--modes",
-        type=_chosen(list(MODES)),
+        type=_parse_choices(list(MODES)),
         default=list(MODES),
         metavar="single,fsdp2",
         help="one process, or two ranks",
     )
     parser.add_argument(
         "--phases",
-        type=_chosen(list(run.PHASES)),
+        type=_parse_choices(list(run.PHASES)),
         default=list(run.PHASES),
         metavar=",".join(run.PHASES),
         help="save is always measured",

@@ -67,28 +67,28 @@ class MemoryFloor:
             return spent
         shares = self._shares[int(count)]
 
-        def one(number: int) -> None:
+        def copy_share(number: int) -> None:
             for target, source, size in shares[number]:
                 ctypes.memmove(target, source, size)  # releases the GIL
 
-        return _parallel(one, int(count))
+        return _parallel(copy_share, int(count))
 
     def proof_seconds(self, count: int, algorithm: str) -> float:
         """The digest of each chunk and then its copy, of all bytes, by `count` threads: what a restore that proves
         every byte cannot go below."""
         alg, shares = digest.algorithm(algorithm), self._shares[count]
 
-        def one(number: int) -> None:
+        def digest_and_copy_share(number: int) -> None:
             for target, source, size in shares[number]:
                 for at in range(0, size, digest.CHUNK):
                     part = min(digest.CHUNK, size - at)
                     alg.leaf((ctypes.c_char * part).from_address(source + at))
                     ctypes.memmove(target + at, source + at, part)
 
-        return _parallel(one, count)
+        return _parallel(digest_and_copy_share, count)
 
 
-def worth_asking(ways: dict[str, list[float]]) -> list[str]:
+def ways_worth_measuring(ways: dict[str, list[float]]) -> list[str]:
     """The ways to reach a limit that may still be the fastest: those far behind after one sample, or behind after two,
     have no next one. `ways` has the samples of each so far."""
     most = max(len(samples) for samples in ways.values())
@@ -151,7 +151,7 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
     ranges = _cut(size // _PAGE * _PAGE, threads)
     view = memoryview(source)
 
-    def one(number: int) -> None:
+    def write_range(number: int) -> None:
         begin, end = ranges[number]
         fd = _open(directory / f"{name}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -164,7 +164,7 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
             os.close(fd)
 
     try:
-        return _parallel(one, threads)
+        return _parallel(write_range, threads)
     finally:
         view.release()
         for number in range(threads):
@@ -184,7 +184,7 @@ def read_seconds(files: list[Path], threads: int) -> float:
     for buffer in buffers:
         buffer[:] = bytes(len(buffer))
 
-    def one(number: int) -> None:
+    def read_parts(number: int) -> None:
         while True:
             try:
                 path, at = parts.pop()
@@ -193,7 +193,7 @@ def read_seconds(files: list[Path], threads: int) -> float:
             os.preadv(descriptors[path], [buffers[number]], at)
 
     try:
-        return _parallel(one, threads)
+        return _parallel(read_parts, threads)
     finally:
         for fd in descriptors.values():
             os.close(fd)

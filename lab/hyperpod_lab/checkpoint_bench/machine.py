@@ -11,7 +11,7 @@ from typing import Any
 from hyperpod_kit.system import mountinfo, page_cache
 
 _QUIET_CORES = 0.15
-_LOOK_SECONDS = 0.1
+_SAMPLE_SECONDS = 0.1
 _EACH = 2.0
 
 
@@ -50,27 +50,28 @@ def _busy_seconds() -> float:
 
 
 class QuietWait:
-    """Waits for a quiet machine before a sample: up to `_EACH` seconds, and `seconds` in all, `left` of which are left.
+    """Waits for a quiet machine before a sample: up to `_EACH` seconds, and `seconds` in all, of which `remaining` are
+    left.
 
     What an earlier sample started (write-back, removal of its files) must not run into the next one. On a machine that
     is busy all the time waiting helps nobody, and must not be what the bench's time goes to.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.left = seconds
+        self.remaining = seconds
 
-    def quiet(self) -> bool:
+    def wait_until_quiet(self) -> bool:
         """Wait until almost nothing runs; whether it became quiet."""
         begin = time.monotonic()
-        end = begin + min(_EACH, self.left)
+        end = begin + min(_EACH, self.remaining)
         while True:
-            busy, looked = _busy_seconds(), time.monotonic()
-            time.sleep(_LOOK_SECONDS)
+            busy, sampled_at = _busy_seconds(), time.monotonic()
+            time.sleep(_SAMPLE_SECONDS)
             now = time.monotonic()
-            calm = (_busy_seconds() - busy) / (now - looked) <= _QUIET_CORES
+            calm = (_busy_seconds() - busy) / (now - sampled_at) <= _QUIET_CORES
             if calm or now > end:
                 # The look itself is no waiting: a quiet machine spends nothing.
-                self.left = max(0.0, self.left - (now - begin - _LOOK_SECONDS))
+                self.remaining = max(0.0, self.remaining - (now - begin - _SAMPLE_SECONDS))
                 return calm
 
 

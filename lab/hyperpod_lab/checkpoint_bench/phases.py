@@ -20,13 +20,15 @@ class Bench(RankLauncher):
         super().__init__(base, shared, _PRELOAD)
         self.patience = machine.QuietWait(patience)
 
-    def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path, deadline: float) -> dict[str, Any]:
+    def run_phase(
+        self, phase: str, size: str, mode: str, repeat: int, directory: Path, deadline: float
+    ) -> dict[str, Any]:
         """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the
         least number of samples is enough. Raises BenchError."""
         assignments = [
-            TimedAssignment(**vars(assignment), deadline=deadline, patience=self.patience.left)
-            for assignment in self.assignments(phase, size, mode, repeat, place)
+            TimedAssignment(**vars(assignment), deadline=deadline, patience=self.patience.remaining)
+            for assignment in self.assignments(phase, size, mode, repeat, directory)
         ]
         results = self.run_ranks(timed_rank.run, assignments)
-        self.patience.left = min(result.pop("patience") for result in results)
+        self.patience.remaining = min(result.pop("patience") for result in results)
         return {**results[0], "digests": [result.pop("digest", None) for result in results]}

@@ -43,13 +43,13 @@ def restore(
     if tier == "storage" and peers.rank == 0:
         how = machine.empty_page_cache(shards(root))
     if peers.rank == 0:
-        patience.quiet()
+        patience.wait_until_quiet()
     peers.barrier()
     begin = time.perf_counter()
-    found = manager.restore(state)
+    restored = manager.restore(state)
     spent = peers.slowest(time.perf_counter() - begin)
-    if not isinstance(found, Restored) or found.tier != tier:
-        raise RuntimeError(f"expected a restore from {tier}, got {found}")
+    if not isinstance(restored, Restored) or restored.tier != tier:
+        raise RuntimeError(f"expected a restore from {tier}, got {restored}")
     result: dict[str, Any] = {"seconds": spent, "start": start, "page_cache": how, "digest": work.digest()}
     if tier == "storage":
         manager.close()

@@ -44,34 +44,34 @@ class TimeShare:
 
 
 class Run:
-    """A size and a mode. `found` has its samples."""
+    """A size and a mode. `samples` has its figures."""
 
     def __init__(
         self, bench: Bench, size: str, mode: str, repeat: int, pace: TimeShare, say: Callable[[str], None]
     ) -> None:
         self.bench, self.size, self.mode, self.repeat, self.pace, self.say = bench, size, mode, repeat, pace, say
-        self.found: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
+        self.samples: dict[str, Any] = {"size": size, "mode": mode, "phase_seconds": {}}
 
     def measure(self, phases: tuple[str, ...]) -> None:
         """Save, and the restores of it. Raises BenchError."""
-        place = self.bench.make_directory(f"{self.size}-{self.mode}")
-        self._timed("save", lambda: self._phase("save", place, self.repeat, self.pace.deadline()))
+        directory = self.bench.make_directory(f"{self.size}-{self.mode}")
+        self._timed("save", lambda: self._run_phase("save", directory, self.repeat, self.pace.deadline()))
         if "cold" in phases:
-            self._timed("cold", lambda: self._cold(place))
+            self._timed("cold", lambda: self._measure_cold_restores(directory))
         if "hot" in phases:
-            self._timed("hot", lambda: self._hot(place))
-        self.bench.remove_run(place)
+            self._timed("hot", lambda: self._measure_hot_restores(directory))
+        self.bench.remove_run(directory)
 
     def train(self) -> None:
         """The training loop, overlapped and blocking. Raises BenchError."""
-        place = self.bench.make_directory(f"{self.size}-{self.mode}-training")
-        self._timed("train", lambda: self._phase("train", place, self.repeat, self.pace.last))
-        self.bench.remove_run(place)
+        directory = self.bench.make_directory(f"{self.size}-{self.mode}-training")
+        self._timed("train", lambda: self._run_phase("train", directory, self.repeat, self.pace.last))
+        self.bench.remove_run(directory)
 
-    def _phase(self, name: str, place: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
-        return self.bench.phase(name, self.size, self.mode, repeat, place, deadline)
+    def _run_phase(self, name: str, directory: Path, repeat: int = 1, deadline: float = 0.0) -> dict[str, Any]:
+        return self.bench.run_phase(name, self.size, self.mode, repeat, directory, deadline)
 
-    def _samples(self) -> Iterator[int]:
+    def _sample_numbers(self) -> Iterator[int]:
         """Their numbers, as many as there is time for."""
         deadline = self.pace.deadline()
         for number in range(self.repeat):
@@ -79,28 +79,28 @@ class Run:
                 return
             yield number
 
-    def _cold(self, place: Path) -> dict[str, Any]:
+    def _measure_cold_restores(self, directory: Path) -> dict[str, Any]:
         """New processes that restore from storage, and between them plain reads of the same files."""
         taken: dict[str, Any] = {"seconds": [], "start": [], "limit": {str(n): [] for n in limits.READ_THREADS}}
-        files = restoring.shards(place / "root")
-        for _ in self._samples():
-            result = self._phase("cold", place)
-            self._same(result["digests"], self.found["save"]["digests"], "the restored state")
+        files = restoring.shards(directory / "root")
+        for _ in self._sample_numbers():
+            result = self._run_phase("cold", directory)
+            self._check_digests(result["digests"], self.samples["save"]["digests"], "the restored state")
             for name in ("seconds", "start"):
                 taken[name].append(result[name])
-            for way in limits.worth_asking(taken["limit"]):
+            for way in limits.ways_worth_measuring(taken["limit"]):
                 taken["page_cache"] = machine.empty_page_cache(files)
-                self.bench.patience.quiet()
+                self.bench.patience.wait_until_quiet()
                 taken["limit"][way].append(limits.read_seconds(files, int(way)))
         return taken
 
-    def _hot(self, place: Path) -> dict[str, Any]:
+    def _measure_hot_restores(self, directory: Path) -> dict[str, Any]:
         """A trainer saves and is killed; again and again a new one restores from memory and is killed too."""
-        digests = self._phase("leave", place)["digests"]
+        digests = self._run_phase("leave", directory)["digests"]
         taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
-        for _ in self._samples():
-            result = self._phase("hot", place)
-            self._same(result["digests"], digests, "the state restored from memory")
+        for _ in self._sample_numbers():
+            result = self._run_phase("hot", directory)
+            self._check_digests(result["digests"], digests, "the state restored from memory")
             for name in ("seconds", "start"):
                 taken[name].append(result[name])
             for limit in ("floor", "proof"):
@@ -108,15 +108,15 @@ class Run:
                     taken[limit].setdefault(way, []).extend(samples)
         return taken
 
-    def _same(self, found: list[str], saved: list[str], what: str) -> None:
-        if found != saved:
+    def _check_digests(self, restored: list[str], saved: list[str], what: str) -> None:
+        if restored != saved:
             raise BenchError(f"{self.size} {self.mode}: {what} is not the saved one")
 
     def _timed(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
         self.say(f"{self.size} {self.mode}: {name}")
         begin = time.monotonic()
-        self.found[name] = work()
-        self.found["phase_seconds"][name] = time.monotonic() - begin
+        self.samples[name] = work()
+        self.samples["phase_seconds"][name] = time.monotonic() - begin
 
 
 def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> list[str]:
@@ -126,13 +126,13 @@ def train_all(runs: list[Run], pace: TimeShare, say: Callable[[str], None]) -> l
     """
     left_out = []
     rate = 0.0  # seconds a byte
-    for run in sorted(runs, key=lambda each: int(each.found["save"]["bytes"])):
-        size = run.found["save"]["bytes"]
+    for run in sorted(runs, key=lambda each: int(each.samples["save"]["bytes"])):
+        size = run.samples["save"]["bytes"]
         expected = rate * size or _GUESS
         if time.monotonic() + expected > pace.last:
             left_out.append(f"{run.size} {run.mode}: training loop left out, it would take about {expected:.0f} s more")
             say(left_out[-1])
             continue
         run.train()
-        rate = max(rate, run.found["phase_seconds"]["train"] / size)
+        rate = max(rate, run.samples["phase_seconds"]["train"] / size)
     return left_out

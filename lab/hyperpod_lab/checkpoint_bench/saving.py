@@ -48,7 +48,7 @@ class Saving:
         manager.restore(self.state)
         stall, persist = self.save(manager, 0)
         self.samples["first"] = {"stall": stall, "persist": persist}
-        self._usage(manager, anonymous, opened)
+        self._measure_usage(manager, anonymous, opened)
         while not self.assignment.enough(len(self.samples["stall"]), self.peers.slowest):
             number = len(self.samples["stall"])
             self.measure_floor()
@@ -60,24 +60,24 @@ class Saving:
             raise RuntimeError("the manager did not close cleanly")
         return self.samples
 
-    def quiet(self) -> None:
+    def wait_until_quiet(self) -> None:
         """Wait for a quiet machine; a sample that begins on a busy one is counted as disturbed."""
         if self.peers.rank == 0:
-            self.samples["disturbed"] += not self.patience.quiet()
+            self.samples["disturbed"] += not self.patience.wait_until_quiet()
         self.peers.barrier()
 
     def measure_floor(self) -> None:
         """One sample of each way to copy; slow ways are not asked again."""
         for way in self.floor.ways:
-            self.quiet()
+            self.wait_until_quiet()
             self.work.change()
             self.peers.barrier()
             self.samples["floor"][way].append(self.peers.slowest(self.floor.seconds(way)))
-        self.floor.ways = limits.worth_asking(self.samples["floor"])
+        self.floor.ways = limits.ways_worth_measuring(self.samples["floor"])
 
     def save(self, manager: Manager, step: int) -> tuple[float, float]:
         """(stall, persist) of one save of a changed state."""
-        self.quiet()
+        self.wait_until_quiet()
         self.work.change()
         self.peers.barrier()
         begin = time.perf_counter()
@@ -86,10 +86,10 @@ class Saving:
         wait_durable(handle)
         end = time.perf_counter()
         stall, persist = self.peers.slowest(returned - begin), self.peers.slowest(end - returned)
-        self._forget(handle.attempt)
+        self._remove_previous(handle.attempt)
         return stall, persist
 
-    def _forget(self, attempt: str | None) -> None:
+    def _remove_previous(self, attempt: str | None) -> None:
         """Remove the checkpoint before this one, so that the disk holds two at most."""
         if self.peers.rank == 0 and self._last is not None:
             by_descriptor.remove_tree(self.root / self._last, ignore_errors=True)
@@ -97,8 +97,8 @@ class Saving:
         self.peers.barrier()
 
     def _measure_write(self, number: int) -> None:
-        for way in limits.worth_asking(self.samples["write"]):
-            self.quiet()
+        for way in limits.ways_worth_measuring(self.samples["write"]):
+            self.wait_until_quiet()
             name = f"limit-{self.peers.rank}-{number}"
             self.samples["write"][way].append(
                 self.peers.slowest(
@@ -107,16 +107,16 @@ class Saving:
             )
             self.peers.barrier()
 
-    def _usage(self, manager: Manager, anonymous: int, opened: int) -> None:
+    def _measure_usage(self, manager: Manager, anonymous: int, opened: int) -> None:
         """One more save, watched and not timed: what the engine needs beside its slots."""
-        mine = os.getpid()
-        agents = usage.agents()
-        with usage.Watch([mine, *agents]) as watch:
+        trainer_pid = os.getpid()
+        agents = usage.find_agents()
+        with usage.Watch([trainer_pid, *agents]) as watch:
             self.save(manager, 1)
         slots = usage.segments(shm_paths.base()) if self.peers.rank == 0 else 0
         self.samples["usage"] = {
             "segments": int(self.peers.total(slots)),
-            "trainer": int(self.peers.slowest(watch.private[mine] - anonymous)),
+            "trainer": int(self.peers.slowest(watch.private[trainer_pid] - anonymous)),
             "agent": int(self.peers.slowest(sum(watch.private[pid] for pid in agents))),
             "descriptors": int(self.peers.slowest(watch.together - opened)),
         }

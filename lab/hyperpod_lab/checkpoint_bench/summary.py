@@ -23,12 +23,12 @@ def best(ways: dict[str, list[float]]) -> float:
     return min(statistics.median(samples) for samples in ways.values() if len(samples) == most)
 
 
-def of_run(run: dict[str, Any]) -> dict[str, Any]:
+def summarize_run(run: dict[str, Any]) -> dict[str, Any]:
     """Seconds and ratios of one run; what was not measured is absent."""
     save = run["save"]
     floor, write = best(save["floor"]), best(save["write"])
     stall, persist = statistics.median(save["stall"]), statistics.median(save["persist"])
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "bytes": save["bytes"],
         "floor_s": floor,
         "first_stall_s": save["first"]["stall"],
@@ -43,7 +43,7 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
     if "train" in run:
         overlap, block = run["train"]["overlap"], run["train"]["block"]
         lost = statistics.median(overlap["lost"])
-        found.update(
+        figures.update(
             overlap_lost_s=lost,
             overlap_over_floor=lost / floor,
             forward_backward_over_floor=run["train"]["forward_backward"] / floor,
@@ -53,20 +53,20 @@ def of_run(run: dict[str, Any]) -> dict[str, Any]:
         )
     if "cold" in run:
         read, cold = best(run["cold"]["limit"]), statistics.median(run["cold"]["seconds"])
-        found.update(
+        figures.update(
             read_s=read, cold_restore_s=cold, cold_restore_over_limit=read / cold, page_cache=run["cold"]["page_cache"]
         )
     if "hot" in run:
         hot, proof = statistics.median(run["hot"]["seconds"]), best(run["hot"]["proof"])
-        found.update(
+        figures.update(
             hot_restore_s=hot,
             hot_floor_s=best(run["hot"]["floor"]),
             hot_proof_s=proof,
             hot_restore_over_proof=hot / proof,
         )
     if "usage" in save:
-        found["usage"] = save["usage"]
-    return found
+        figures["usage"] = save["usage"]
+    return figures
 
 
 def _counts(run: dict[str, Any]) -> str:
@@ -81,9 +81,9 @@ def _counts(run: dict[str, Any]) -> str:
 
 def worst(runs: list[dict[str, Any]]) -> dict[str, float | None]:
     """Each ratio's worst value over the runs that have it; None when none has it."""
-    found: dict[str, float | None] = {}
+    worst_values: dict[str, float | None] = {}
     for names, choose in ((LOWER_IS_BETTER, max), (HIGHER_IS_BETTER, min)):
         for name in names:
             values = [run[name] for run in runs if name in run]
-            found[name] = choose(values) if values else None
-    return found
+            worst_values[name] = choose(values) if values else None
+    return worst_values

@@ -52,5 +52,5 @@ def _work(assignment: TimedAssignment) -> dict[str, Any]:
     if assignment.phase == "save":
         result["digest"] = work.digest()
     peers.barrier()
-    result["patience"] = patience.left
+    result["patience"] = patience.remaining
     return result

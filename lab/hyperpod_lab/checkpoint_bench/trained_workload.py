@@ -20,11 +20,11 @@ class TrainedWorkload(Workload):
     def digest(self) -> str:
         """Over all local bytes, in order: a CRC-32 of each tensor. Not the engine's own algorithm, on purpose."""
 
-        def one(tensor: torch.Tensor) -> str:
+        def tensor_digest(tensor: torch.Tensor) -> str:
             return f"{zlib.crc32(tensor.view(-1).view(torch.uint8).numpy().data):08x}"
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            return " ".join(pool.map(one, [tensor for tensor in self.tensors if tensor.numel()]))
+            return " ".join(pool.map(tensor_digest, [tensor for tensor in self.tensors if tensor.numel()]))
 
     def forward_backward(self) -> float:
         """Seconds of one forward and backward pass."""

@@ -10,19 +10,19 @@ from typing import Any
 _PERIOD = 0.02
 
 
-def agents() -> list[int]:
+def find_agents() -> list[int]:
     """The agent that this process has started."""
-    mine = os.getpid()
-    found = []
+    trainer_pid = os.getpid()
+    pids = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != mine and _parent(entry) == mine:
+        if entry.name.isdigit() and int(entry.name) != trainer_pid and _parent(entry) == trainer_pid:
             try:
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
             if b"checkpoint.agent.agent_main" in command:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def _parent(entry: Path) -> int:

@@ -14,7 +14,7 @@ from hyperpod_lab.data_bench.measure import BenchRow, rivals_of
 from hyperpod_lab.data_bench.measure import bench as rows_of
 
 
-def _line_of(row: BenchRow) -> str:
+def _format_row(row: BenchRow) -> str:
     if not row.seconds:
         return row.what
     return (
@@ -27,12 +27,12 @@ def _line_of(row: BenchRow) -> str:
 def bench(args: argparse.Namespace) -> int:
     """Measure."""
     try:
-        workers = [int(one) for one in args.workers.split(",")]
+        workers = [int(number) for number in args.workers.split(",")]
     except ValueError:
         raise UsageError(f"--workers {args.workers}: numbers with commas, such as 0,2,4") from None
     logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
-    found = []
+    measured_rows = []
     if args.passes < 1:
         raise UsageError(f"--passes {args.passes}: at least 1")
     rows = rows_of(
@@ -46,9 +46,9 @@ def bench(args: argparse.Namespace) -> int:
     )
     with reading_as_owner(args.sources):
         for row in rows:
-            found.append(row)
+            measured_rows.append(row)
             if not args.json:
-                terminal.out(_line_of(row))
+                terminal.out(_format_row(row))
     if args.json:
-        terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in found])
+        terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in measured_rows])
     return 0

@@ -94,45 +94,47 @@ def bench(
         turns: list[Turn] = []
         if forget_pages(paths):
             turns.append(Turn("sequential read, cold", index.samples, stored, partial(read_all, paths), paths))
-            raw = partial(take_of, partial(raw_loader, index, batch), count)
+            raw = partial(take_from_new_loader, partial(raw_loader, index, batch), count)
             turns.append(Turn("ElasticLoader, not decoded, cold", count, count * mean, raw, paths))
-        turns.append(Turn("index, cold", index.samples, stored, partial(index_again, sources), paths))
-        yield from measured(turns, passes, say)
+        turns.append(Turn("index, cold", index.samples, stored, partial(rebuild_index, sources), paths))
+        yield from measure_turns(turns, passes, say)
         data = IndexedDataset(index)
-        yield timed("first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list))))
+        yield time_call(
+            "first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list)))
+        )
         plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
         turns = [Turn("sequential read", index.samples, stored, partial(read_all, paths))] if plain else []
         turns += [
-            Turn(f"{name}, {number} workers", count, count * mean, partial(take_of, make, count))
+            Turn(f"{name}, {number} workers", count, count * mean, partial(take_from_new_loader, make, count))
             for number in workers
             for name, make in loaders(index, batch, number, count, plain)
         ]
-        for place_of_rival, rival in enumerate(rivals):
+        for rival_number, rival in enumerate(rivals):
             if not plain or find_spec(rival.module) is None:
                 yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
                 continue
-            place = os.path.join(folder, f"{place_of_rival}-{rival.module}")
-            by_descriptor.make_directory(place)
+            copy_directory = os.path.join(folder, f"{rival_number}-{rival.module}")
+            by_descriptor.make_directory(copy_directory)
             say(f"a copy for {rival.name}")
             try:
-                rival.prepare(paths, place)
+                rival.prepare(paths, copy_directory)
             except Exception as err:  # of its library, which may not even be whole
-                yield BenchRow(f"{rival.name}: {said_of(err)}", 0, 0, 0.0)
+                yield BenchRow(f"{rival.name}: {first_error_line(err)}", 0, 0, 0.0)
                 continue
             turns += [
                 Turn(
                     f"{rival.name}, {number} workers",
                     count,
                     count * mean,
-                    partial(take_of, partial(rival.loader, paths, place, batch, number), count),
+                    partial(take_from_new_loader, partial(rival.loader, paths, copy_directory, batch, number), count),
                 )
                 for number in workers
             ]
-        yield from measured(turns, passes, say)
+        yield from measure_turns(turns, passes, say)
         state = {**ElasticLoader(data, batch).state_dict(), "position": index.samples // 2}
         say("resuming in the middle")
         fresh = IndexedDataset(SampleIndex.open(folder))
-        yield timed("resume to the first batch", batch, 0, lambda: resume(fresh, batch, state))._replace(
+        yield time_call("resume to the first batch", batch, 0, lambda: resume(fresh, batch, state))._replace(
             bytes=fresh.bytes_read
         )
 
@@ -170,9 +172,9 @@ def rivals_of(path: str) -> list[Rival]:
     return [kind() for kind in module.RIVALS]
 
 
-def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
+def measure_turns(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
     """The median of each over all passes. One that raises is said and left out."""
-    found: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
+    rows_by_turn: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
     failed: dict[str, str] = {}
     for number in range(passes):
         for turn in turns:
@@ -182,21 +184,21 @@ def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iter
             if turn.cold:
                 forget_pages(turn.cold)
             try:
-                found[turn.what].append(timed(turn.what, turn.samples, turn.bytes, turn.work))
+                rows_by_turn[turn.what].append(time_call(turn.what, turn.samples, turn.bytes, turn.work))
             except Exception as err:
-                failed[turn.what] = said_of(err)
+                failed[turn.what] = first_error_line(err)
     for turn in turns:
         if turn.what in failed:
             yield BenchRow(f"{turn.what}: {failed[turn.what]}", 0, 0, 0.0)
         else:
-            rows = found[turn.what]
+            rows = rows_by_turn[turn.what]
             yield rows[0]._replace(
                 seconds=statistics.median(row.seconds for row in rows),
                 processor=statistics.median(row.processor for row in rows),
             )
 
 
-def said_of(err: Exception) -> str:
+def first_error_line(err: Exception) -> str:
     """The first line of an error."""
     return f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:200]}"
 
@@ -217,13 +219,13 @@ def raw_loader(index: SampleIndex, batch: int) -> ElasticLoader:
     return ElasticLoader(IndexedDataset(index, decode=False), batch, collate_fn=list)
 
 
-def index_again(sources: list[str]) -> None:
+def rebuild_index(sources: list[str]) -> None:
     """An index from nothing."""
     with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
         build(sources, folder)
 
 
-def take_of(make: Callable[[], Iterable[Any]], count: int) -> None:
+def take_from_new_loader(make: Callable[[], Iterable[Any]], count: int) -> None:
     """So many samples of a new loader."""
     take(make(), count)
 
@@ -253,15 +255,15 @@ def read_all(paths: list[str]) -> None:
                 pass
 
 
-def timed(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
+def time_call(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
     """Do it, and take the time."""
-    own, others = _processor(resource.RUSAGE_SELF), _processor(resource.RUSAGE_CHILDREN)
-    begun = time.perf_counter()
+    self_seconds, child_seconds = _processor(resource.RUSAGE_SELF), _processor(resource.RUSAGE_CHILDREN)
+    started_at = time.perf_counter()
     work()
-    seconds = time.perf_counter() - begun
-    own = _processor(resource.RUSAGE_SELF) - own
+    seconds = time.perf_counter() - started_at
+    self_seconds = _processor(resource.RUSAGE_SELF) - self_seconds
     gc.collect()  # workers end with the iterator that nobody has any more
-    return BenchRow(what, samples, size, seconds, own + _processor(resource.RUSAGE_CHILDREN) - others)
+    return BenchRow(what, samples, size, seconds, self_seconds + _processor(resource.RUSAGE_CHILDREN) - child_seconds)
 
 
 def _processor(whose: int) -> float:

@@ -17,10 +17,10 @@ from hyperpod_lab.torture.report import Budget, PartOutcome
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Roll runs back until `part.asked` are done or the budget is over."""
+    """Roll runs back until `part.requested` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"branch/{seed}")
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         wrong = _roll_back(here.fresh(str(part.done)), seed, dice, part)
         part.done += 1
         if wrong:
@@ -40,9 +40,9 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
         lingers=SaveState.DURABLE,
         options=(("keep", policy.Latest(20)),),
     )
-    _live(replace(order, saves=long))
+    _run_life(replace(order, saves=long))
     target = next(entry for entry in catalog.attempts(here.root) if entry.name.step == to)
-    told = _live(
+    branch_events = _run_life(
         replace(
             order,
             saves=new,
@@ -50,13 +50,13 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
             env=((HPK_RESUME_FROM, target.attempt), (HPK_RESUME_MEMORY, "0")),
         )
     )
-    back = _restored(told)
+    back = _restored_event(branch_events)
     if (back.get("epoch"), back.get("step")) != (1, to) or back["wrong"]:
         return f"told to go back to step {to} of epoch 1, it restored {back}"
     killed = dice.random() < 0.5
     if killed:
         # From memory as well as from storage: the third start finds what a killed second one has left.
-        _live(
+        _run_life(
             replace(
                 order,
                 saves=2,
@@ -66,7 +66,7 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
             )
         )
         here.kill_agents()
-    got = _restored(_live(replace(order, saves=0, events=str(here.disk / "after"))))
+    got = _restored_event(_run_life(replace(order, saves=0, events=str(here.disk / "after"))))
     part.counts["killed on the new branch" if killed else "ended on the new branch"] += 1
     if got.get("epoch", 0) < 2 or got["wrong"] or got["step"] < to + new:
         return f"after {long} steps, back to {to} and {new} new ones, it restored {got}"
@@ -75,12 +75,12 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
     return ""
 
 
-def _live(order: LifeSpec) -> list[dict[str, Any]]:
+def _run_life(order: LifeSpec) -> list[dict[str, Any]]:
     process = life.start(order)
     process.join(60.0)
-    return life.events(order.events)
+    return life.read_events(order.events)
 
 
-def _restored(told: list[dict[str, Any]]) -> dict[str, Any]:
+def _restored_event(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a life has restored; {} with the reason when it has not."""
-    return next((event for event in told if event["what"] == "restored"), {"wrong": told})
+    return next((event for event in events if event["what"] == "restored"), {"wrong": events})

@@ -100,14 +100,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _ranks(text: str) -> tuple[int, ...]:
-    found = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
-    if len(found) != text.count(",") + 1:
+    counts = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
+    if len(counts) != text.count(",") + 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
-    return found
+    return counts
 
 
-def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
-    asked = {
+def _run_part(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
+    requested = {
         "flips": args.flips,
         "damage": args.damage,
         "memory": args.flips // 100,
@@ -120,7 +120,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "partners": args.meetings,
         "days": args.meetings,
     }
-    part = PartOutcome(name, asked[name])
+    part = PartOutcome(name, requested[name])
     run: dict[str, Callable[[], None]] = {
         "flips": lambda: flips.run(here, args.seed, part, budget),
         "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
@@ -140,21 +140,21 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
 
 def torture(args: argparse.Namespace, budget: Budget) -> list[PartOutcome]:
     """Run the chosen parts one after the other."""
-    wanted = args.only.split(",")
+    part_names = args.only.split(",")
     parts = []
     with ground(args.dir) as top:
-        for index, name in enumerate(wanted):
-            share = SHARES[name] / sum(SHARES[other] for other in wanted[index:])
-            parts.append(_run(name, top.fresh(name), args, Budget(max(budget.left, 0.0) * share, budget)))
+        for index, name in enumerate(part_names):
+            share = SHARES[name] / sum(SHARES[other] for other in part_names[index:])
+            parts.append(_run_part(name, top.fresh(name), args, Budget(max(budget.remaining, 0.0) * share, budget)))
             if not args.json:
-                _print(parts[-1])
+                _print_part(parts[-1])
     return parts
 
 
-def _print(part: PartOutcome) -> None:
+def _print_part(part: PartOutcome) -> None:
     counts = ", ".join(f"{name} {number:,}" for name, number in sorted(part.counts.items()))
-    short = "" if part.done >= part.asked else " (the budget was over)"
-    print(f"{part.name}: {part.done:,} of {part.asked:,}{short} in {part.seconds:.0f} s: {counts}")
+    short = "" if part.done >= part.requested else " (the budget was over)"
+    print(f"{part.name}: {part.done:,} of {part.requested:,}{short} in {part.seconds:.0f} s: {counts}")
     for violation in part.violations:
         print(f"  VIOLATION {violation}")
 
@@ -164,21 +164,21 @@ def main(argv: list[str]) -> int:
     parser = build_parser()
     try:
         args = parser.parse_args(argv)
-        unknown = set(args.only.split(",")) - set(PARTS)
-        if unknown:
-            parser.error(f"--only {','.join(sorted(unknown))}: the parts are {','.join(PARTS)}")
+        invalid = set(args.only.split(",")) - set(PARTS)
+        if invalid:
+            parser.error(f"--only {','.join(sorted(invalid))}: the parts are {','.join(PARTS)}")
     except SystemExit as end:
         return int(end.code or 0)
     budget = Budget(args.budget)
     # Told to end, it still ends its agents, removes what it has made and says what it has seen.
     before = signal.signal(signal.SIGTERM, lambda *_: budget.stop())
     try:
-        return _torture_and_tell(args, budget)
+        return _torture_and_report(args, budget)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _torture_and_tell(args: argparse.Namespace, budget: Budget) -> int:
+def _torture_and_report(args: argparse.Namespace, budget: Budget) -> int:
     if args.seed is None:
         args.seed = int(time.strftime("%Y%m%d"))
     begin = time.monotonic()

@@ -19,7 +19,7 @@ from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import damage_case, damage_kinds, damage_special, life
-from hyperpod_lab.torture.damage_case import CaseResult, Looker
+from hyperpod_lab.torture.damage_case import CaseResult, RootInspector
 from hyperpod_lab.torture.damage_kinds import NEWEST, OLDER, DamageKind, Objects
 from hyperpod_lab.torture.ground import Ground
 from hyperpod_lab.torture.life import LifeSpec
@@ -46,54 +46,63 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, most: int
     by_descriptor.set_mode(here.disk.parent, 0o711)  # whoever is not root must get as far as the root
     templates = [_template(here, seed, world) for world in (2, 1)]
     scene: _Scene = _Mount(Path(mounted)) if mounted else _Disk(here.disk / "case")
-    plan = [(made, kind) for made in templates for kind in damage_kinds.kinds(made.objects, dice)]
+    plan = [(template, kind) for template in templates for kind in damage_kinds.kinds(template.objects, dice)]
     if not mounted:
-        plan += [(made, kind) for made in templates for kind in damage_special.kinds(made.objects)]
+        plan += [(template, kind) for template in templates for kind in damage_special.kinds(template.objects)]
     plan = plan if most >= len(plan) else dice.sample(plan, most)
-    part.asked = len(plan)
-    with contextlib.closing(Looker(seed)) as root, contextlib.closing(
-        Looker(seed, pristine=str(templates[0].path))
+    part.requested = len(plan)
+    with contextlib.closing(RootInspector(seed)) as root, contextlib.closing(
+        RootInspector(seed, pristine=str(templates[0].path))
     ) as nobody:
-        for made, kind in plan:
+        for template, kind in plan:
             if budget.over:
                 break
-            _one(nobody if kind.unprivileged else root, scene, made, kind, seed, part)
+            _run_case(nobody if kind.unprivileged else root, scene, template, kind, seed, part)
     part.seconds = time.monotonic() - begin
 
 
-def _one(looker: Looker, scene: _Scene, made: _Template, kind: DamageKind, seed: int, part: PartOutcome) -> None:
-    seen = looker.look(str(scene.damaged(made, kind)))
+def _run_case(
+    inspector: RootInspector, scene: _Scene, template: _Template, kind: DamageKind, seed: int, part: PartOutcome
+) -> None:
+    case_result = inspector.inspect(str(scene.write_damaged_root(template, kind)))
     part.done += 1
-    outcome = _outcome(seen)
+    outcome = _outcome(case_result)
     part.counts[f"{scene.name}: {outcome}"] += 1
-    part.counts["MB at most"] = max(part.counts["MB at most"], seen.memory >> 20)
-    for wrong in _judge(kind, seen):
+    part.counts["MB at most"] = max(part.counts["MB at most"], case_result.memory >> 20)
+    for wrong in _find_violations(kind, case_result):
         part.violate(
-            f"seed {seed}, {scene.name}, {made.world} ranks: {kind.name}: {wrong} ({outcome}, verify {seen.verify})"
+            f"seed {seed}, {scene.name}, {template.world} ranks: {kind.name}: {wrong} "
+            f"({outcome}, verify {case_result.verify})"
         )
 
 
-def _outcome(seen: CaseResult) -> str:
-    if seen.restored is None:
-        return f"refused, {seen.error.partition(':')[0]}" if seen.declared else f"FAILED, {seen.error}"
-    return NEWEST if seen.restored == (1, STEPS - 1) else OLDER
+def _outcome(case_result: CaseResult) -> str:
+    if case_result.restored is None:
+        return (
+            f"refused, {case_result.error.partition(':')[0]}"
+            if case_result.declared
+            else f"FAILED, {case_result.error}"
+        )
+    return NEWEST if case_result.restored == (1, STEPS - 1) else OLDER
 
 
-def _judge(kind: DamageKind, seen: CaseResult) -> Iterator[str]:
-    outcome = _outcome(seen)
-    if not seen.declared:
-        yield seen.error
+def _find_violations(kind: DamageKind, case_result: CaseResult) -> Iterator[str]:
+    outcome = _outcome(case_result)
+    if not case_result.declared:
+        yield case_result.error
         return
-    if seen.wrong or (seen.restored is not None and seen.restored not in [(1, step) for step in range(STEPS)]):
-        yield f"{seen.restored} is not what was saved: {', '.join(seen.wrong)}"
+    if case_result.wrong or (
+        case_result.restored is not None and case_result.restored not in [(1, step) for step in range(STEPS)]
+    ):
+        yield f"{case_result.restored} is not what was saved: {', '.join(case_result.wrong)}"
     if kind.expected in (NEWEST, OLDER) and outcome != kind.expected:
-        yield f"expected {kind.expected}; {seen.error}"
-    if seen.verify not in (0, 1, 3):
+        yield f"expected {kind.expected}; {case_result.error}"
+    if case_result.verify not in (0, 1, 3):
         yield "verify ended in an error of its own"
-    if seen.verify == 0 and (seen.error or seen.rejected):
-        yield f"verify finds nothing wrong, and yet: {seen.error or seen.rejected}"
-    if seen.memory > damage_case.MOST:
-        yield f"{seen.memory >> 20} MB of memory"
+    if case_result.verify == 0 and (case_result.error or case_result.rejected):
+        yield f"verify finds nothing wrong, and yet: {case_result.error or case_result.rejected}"
+    if case_result.memory > damage_case.MOST:
+        yield f"{case_result.memory >> 20} MB of memory"
 
 
 class _Disk:
@@ -104,13 +113,13 @@ class _Disk:
     def __init__(self, case: Path) -> None:
         self._case = case
 
-    def damaged(self, made: _Template, kind: DamageKind) -> Path:
+    def write_damaged_root(self, template: _Template, kind: DamageKind) -> Path:
         """The root, damaged."""
         if self._case.exists():
             by_descriptor.remove_tree(self._case)
         root = self._case / "root"
         by_descriptor.make_directories(root)
-        for name, data in (kind.change(made.objects) if kind.change else made.objects).items():
+        for name, data in (kind.change(template.objects) if kind.change else template.objects).items():
             _write(root / name, data)
         if kind.special is not None:
             kind.special(root)
@@ -122,24 +131,26 @@ class _Mount:
 
     name = "mount"
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self._there: dict[Path, Objects] = {}
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._objects_by_root: dict[Path, Objects] = {}
 
-    def damaged(self, made: _Template, kind: DamageKind) -> Path:
+    def write_damaged_root(self, template: _Template, kind: DamageKind) -> Path:
         """The root, damaged."""
         assert kind.change is not None
-        root = self._place / f"damaged-{made.world}"
-        before, wanted = self._there.get(root, {}), kind.change(made.objects)
-        found = {str(path.relative_to(root)) for path in _files(root)}
+        root = self._directory / f"damaged-{template.world}"
+        before, desired = self._objects_by_root.get(root, {}), kind.change(template.objects)
+        present = {str(path.relative_to(root)) for path in _files(root)}
         # What the last look has written or mended is not what was put there.
-        touched = {name for name in before if before[name] != made.objects.get(name)}
-        kept = {name for name in found if name in wanted and name not in touched and before.get(name) == wanted[name]}
-        for name in sorted(found - kept):
+        touched = {name for name in before if before[name] != template.objects.get(name)}
+        kept = {
+            name for name in present if name in desired and name not in touched and before.get(name) == desired[name]
+        }
+        for name in sorted(present - kept):
             by_descriptor.unlink(root / name)
-        for name in sorted(set(wanted) - kept):
-            _write(root / name, wanted[name])
-        self._there[root] = wanted
+        for name in sorted(set(desired) - kept):
+            _write(root / name, desired[name])
+        self._objects_by_root[root] = desired
         return root
 
 
@@ -184,12 +195,17 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.remove_tree(root / "leases")
     objects = {str(path.relative_to(root)): path.read_bytes() for path in _files(root)}
-    with contextlib.closing(Looker(seed)) as looker:
-        seen = looker.look(made.root)
-    if (seen.verify, seen.restored, seen.wrong, seen.rejected) != (0, (1, STEPS - 1), [], []):
+    with contextlib.closing(RootInspector(seed)) as inspector:
+        case_result = inspector.inspect(made.root)
+    if (case_result.verify, case_result.restored, case_result.wrong, case_result.rejected) != (
+        0,
+        (1, STEPS - 1),
+        [],
+        [],
+    ):
         raise CheckpointError(
-            f"an undamaged root of {world} ranks gave {seen}: "
-            f"{[life.events(str(made.disk / f'life-{rank}')) for rank in range(world)]}"
+            f"an undamaged root of {world} ranks gave {case_result}: "
+            f"{[life.read_events(str(made.disk / f'life-{rank}')) for rank in range(world)]}"
         )
     by_descriptor.set_mode(made.disk, 0o711)
     return _Template(world, root, objects)

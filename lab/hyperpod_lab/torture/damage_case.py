@@ -47,7 +47,7 @@ class CaseResult:
     memory: int = 0
 
 
-class Looker:
+class RootInspector:
     """Looks at one root after the other; a process that hung or died is replaced.
 
     `pristine`: an undamaged root that is looked at first, while everything can be read that is imported late; what
@@ -60,18 +60,18 @@ class Looker:
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
 
-    def look(self, root: str) -> CaseResult:
+    def inspect(self, root: str) -> CaseResult:
         """What there is to be seen at `root`."""
         if self._process is None or self._pipe is None:
-            mine, theirs = life.CONTEXT.Pipe()
-            self._pipe = mine
-            self._process = life.spawn(_serve, (theirs, self._seed, self._pristine))
-            theirs.close()
+            parent_pipe, child_pipe = life.CONTEXT.Pipe()
+            self._pipe = parent_pipe
+            self._process = life.spawn(_serve, (child_pipe, self._seed, self._pristine))
+            child_pipe.close()
         try:
             self._pipe.send(root)
             if self._pipe.poll(DEADLINE):
-                seen: CaseResult = self._pipe.recv()
-                return seen
+                case_result: CaseResult = self._pipe.recv()
+                return case_result
             self.close()
             return CaseResult(error=f"it did not end within {DEADLINE:g} s", declared=False)
         except (EOFError, OSError):
@@ -101,7 +101,7 @@ def _serve(pipe: Connection, seed: int, pristine: str) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     subject = Subject(seed, width=8)
     if pristine:
-        _both(pristine, subject)
+        _verify_and_restore(pristine, subject)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     else:
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -113,8 +113,8 @@ def _serve(pipe: Connection, seed: int, pristine: str) -> None:
         except EOFError:
             os._exit(0)
         measured = _forget_memory()
-        seen = _both(root, subject)
-        pipe.send(replace(seen, memory=_memory()) if measured else seen)
+        case_result = _verify_and_restore(root, subject)
+        pipe.send(replace(case_result, memory=_memory()) if measured else case_result)
 
 
 def _forget_memory() -> bool:
@@ -130,15 +130,15 @@ def _memory() -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
 
 
-def _both(root: str, subject: Any) -> CaseResult:
-    seen: dict[str, Any] = {"verify": _verify(root)}
+def _verify_and_restore(root: str, subject: Any) -> CaseResult:
+    fields: dict[str, Any] = {"verify": _verify(root)}
     try:
-        seen.update(_restore(root, subject))
+        fields.update(_restore(root, subject))
     except BaseException as err:
         from hyperpod_kit.errors import CheckpointError
 
-        seen.update(error=f"{type(err).__name__}: {err}"[:500], declared=isinstance(err, CheckpointError))
-    return CaseResult(**seen)
+        fields.update(error=f"{type(err).__name__}: {err}"[:500], declared=isinstance(err, CheckpointError))
+    return CaseResult(**fields)
 
 
 def _verify(root: str) -> int:

@@ -103,9 +103,9 @@ def _of_bytes(objects: Objects, names: RootNames, every: Sequence[str], dice: ra
     for name in every:
         data, expected = objects[name], names.expected(name)
         large = name.endswith(".safetensors")
-        places = {0, 1, 7, 8, len(data) // 2, len(data) - 2, len(data) - 1}
-        places |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
-        for at in sorted(place for place in places if 0 <= place < len(data)):
+        offsets = {0, 1, 7, 8, len(data) // 2, len(data) - 2, len(data) - 1}
+        offsets |= set(dice.sample(range(len(data)), min(len(data), 100 if large else 60)))
+        for at in sorted(offset for offset in offsets if 0 <= offset < len(data)):
             mask = dice.randrange(1, 256)
             yield DamageKind(
                 f"byte {at} of {name} ^ {mask:#04x}", expected, partial(_edit, name, partial(_flipped, at, mask))
@@ -153,12 +153,12 @@ def _put(name: str, data: bytes, objects: Objects) -> Objects:
     return {**objects, name: data}
 
 
-def _without(gone: tuple[str, ...], objects: Objects) -> Objects:
-    return {name: data for name, data in objects.items() if name not in gone}
+def _without(removed: tuple[str, ...], objects: Objects) -> Objects:
+    return {name: data for name, data in objects.items() if name not in removed}
 
 
-def _swapped(one: str, two: str, objects: Objects) -> Objects:
-    return {**objects, one: objects[two], two: objects[one]}
+def _swapped(first: str, second: str, objects: Objects) -> Objects:
+    return {**objects, first: objects[second], second: objects[first]}
 
 
 def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
@@ -184,19 +184,21 @@ def _of_exchange(objects: Objects, names: RootNames, every: Sequence[str]) -> It
                         names.expected(name),
                         partial(_edit, name, partial(_torn_from, at, objects[twin])),
                     )
-    for one in names.of_newest():
-        for two in names.of_newest():
-            if one < two and objects[one] != objects[two]:
-                yield DamageKind(f"{one} and {two} exchanged", OLDER, partial(_swapped, one, two))
-        others = tuple(name for name in names.of_newest() if name != one)
-        yield DamageKind(f"nothing left of the newest but {one}", OLDER, partial(_without, others))
+    for first in names.of_newest():
+        for second in names.of_newest():
+            if first < second and objects[first] != objects[second]:
+                yield DamageKind(f"{first} and {second} exchanged", OLDER, partial(_swapped, first, second))
+        removed = tuple(name for name in names.of_newest() if name != first)
+        yield DamageKind(f"nothing left of the newest but {first}", OLDER, partial(_without, removed))
         yield DamageKind(
-            f"only {one} of the newest, and no {layout.LATEST_FILE}",
+            f"only {first} of the newest, and no {layout.LATEST_FILE}",
             OLDER,
-            partial(_without, (*others, layout.LATEST_FILE)),
+            partial(_without, (*removed, layout.LATEST_FILE)),
         )
-        if one != manifest:
-            yield DamageKind(f"{one} gone and {layout.RUN_FILE} too", ANY, partial(_without, (one, layout.RUN_FILE)))
+        if first != manifest:
+            yield DamageKind(
+                f"{first} gone and {layout.RUN_FILE} too", ANY, partial(_without, (first, layout.RUN_FILE))
+            )
 
 
 def _renamed(old: str, new: str, keep: bool, objects: Objects) -> Objects:
@@ -215,20 +217,20 @@ def _of_attempts(names: RootNames) -> Iterator[DamageKind]:
         yield DamageKind(
             f"attempt {index} deleted",
             expected,
-            lambda objects, gone=attempt: {
+            lambda objects, removed=attempt: {
                 n: d
                 for n, d in objects.items()  # type: ignore[misc]
-                if not n.startswith(gone + "/")
+                if not n.startswith(removed + "/")
             },
         )
-        others = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
-        others += [
+        other_ids = [name._replace(seq=name.seq + more) for more in (1, 100, 10**6)]
+        other_ids += [
             name._replace(step=name.step + 1),
             name._replace(step=0),
             name._replace(epoch=name.epoch + 1),
             name._replace(seq=1, epoch=99),
         ]
-        for other in others:
+        for other in other_ids:
             if str(other) in names.attempts:
                 continue
             for keep in (False, True):
@@ -279,24 +281,28 @@ def _of_pairs(objects: Objects, names: RootNames, dice: random.Random) -> Iterat
         ("zeros", lambda data: bytes(len(data))),
     ]
     every = [
-        (one, two, first, second) for one in names.files for two in names.files for first in ways for second in ways
+        (newest_file, older_file, first, second)
+        for newest_file in names.files
+        for older_file in names.files
+        for first in ways
+        for second in ways
     ]
-    for one, two, (how, first), (how_two, second) in dice.sample(every, min(len(every), 250)):
+    for newest_file, older_file, (how, first), (how_two, second) in dice.sample(every, min(len(every), 250)):
 
         def both(
             objects: Objects,
-            one: str = one,
-            two: str = two,
+            newest_file: str = newest_file,
+            older_file: str = older_file,
             first: Callable[[bytes], bytes] = first,
             second: Callable[[bytes], bytes] = second,
         ) -> Objects:
-            name, older = f"{names.attempts[0]}/{one}", f"{names.attempts[1]}/{two}"
+            name, older = f"{names.attempts[0]}/{newest_file}", f"{names.attempts[1]}/{older_file}"
             return {**objects, name: first(objects[name]), older: second(objects[older])}
 
-        yield DamageKind(f"{one} of the newest {how}, {two} of the older {how_two}", OLDER, both)
+        yield DamageKind(f"{newest_file} of the newest {how}, {older_file} of the older {how_two}", OLDER, both)
 
 
-_ODD: tuple[object, ...] = (None, "x", "../../x", -1, 10**30, 1.5, True, [], {}, [[]], "0" * 10_000)
+_ODD_VALUES: tuple[object, ...] = (None, "x", "../../x", -1, 10**30, 1.5, True, [], {}, [[]], "0" * 10_000)
 
 
 def _of_fields(objects: Objects, names: RootNames) -> Iterator[DamageKind]:
@@ -307,31 +313,31 @@ def _of_fields(objects: Objects, names: RootNames) -> Iterator[DamageKind]:
     except ValueError:
         return
     body.pop("self")
-    places: list[tuple[Any, ...]] = [(key,) for key in body]
-    places += [(key, inner) for key in ("extra", "index") for inner in body.get(key, ())]
-    places += [("shards", 0, key) for key in body["shards"][0]]
-    for place in places:
-        for odd in (*_ODD, _GONE):
-            changed = _changed(body, place, odd)
+    key_paths: list[tuple[Any, ...]] = [(key,) for key in body]
+    key_paths += [(key, inner) for key in ("extra", "index") for inner in body.get(key, ())]
+    key_paths += [("shards", 0, key) for key in body["shards"][0]]
+    for key_path in key_paths:
+        for odd in (*_ODD_VALUES, _REMOVED):
+            changed = _with_field(body, key_path, odd)
             if changed != body:
-                shown = "gone" if odd is _GONE else repr(odd)[:20]
+                shown = "gone" if odd is _REMOVED else repr(odd)[:20]
                 yield DamageKind(
-                    f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, place))} is {shown}",
+                    f"{layout.MANIFEST_FILE} whose {'.'.join(map(str, key_path))} is {shown}",
                     ANY,
                     partial(_put, name, manifest.seal_json(changed)),
                 )
 
 
-_GONE = object()
+_REMOVED = object()
 
 
-def _changed(body: Any, place: Sequence[Any], value: object) -> Any:
+def _with_field(body: Any, key_path: Sequence[Any], value: object) -> Any:
     copy = json.loads(json.dumps(body))
     inner = copy
-    for key in place[:-1]:
+    for key in key_path[:-1]:
         inner = inner[key]
-    if value is _GONE:
-        del inner[place[-1]]
+    if value is _REMOVED:
+        del inner[key_path[-1]]
     else:
-        inner[place[-1]] = value
+        inner[key_path[-1]] = value
     return copy

@@ -19,8 +19,8 @@ def kinds(objects: Objects) -> list[DamageKind]:
     """All of them, for a root with these objects. Owners, devices and modes that count need root."""
     names = RootNames.of(objects)
     every = [*names.of_newest(), *names.beside]
-    found = [*_special(names, every), *_of_linked_attempts(names)]
-    return [*found, *_of_modes(names, every)] if os.geteuid() == 0 else found
+    special_kinds = [*_special(names, every), *_of_linked_attempts(names)]
+    return [*special_kinds, *_of_modes(names, every)] if os.geteuid() == 0 else special_kinds
 
 
 def _in_place(name: str, make: Callable[[Path], None], root: Path) -> None:
@@ -111,9 +111,9 @@ def _special(names: RootNames, every: Sequence[str]) -> Iterator[DamageKind]:
             os.link(root / name, root.parent / "second name")
 
         yield DamageKind(f"{name} has a second name outside", NEWEST, special=hard)
-    for place in (layout.LEASES, layout.PINS):
+    for directory in (layout.LEASES, layout.PINS):
         for how, make in ways:
-            yield DamageKind(f"{place} is {how}", NEWEST, special=partial(_made, place, make))
+            yield DamageKind(f"{directory} is {how}", NEWEST, special=partial(_made, directory, make))
 
 
 def _made(name: str, make: Callable[[Path], None], root: Path) -> None:

@@ -15,25 +15,25 @@ DAY = 25 * 3600.0
 """Seconds, a little more than those after which a capture is given up."""
 
 
-def of_the_run(folder: str, seconds: float = DAY) -> None:
+def age_run(folder: str, seconds: float = DAY) -> None:
     """The run has begun so much earlier; its captures are as old as they are."""
-    for place in (folder, partner_memory.copies_directory(folder)):
-        for name in partner_memory.names(place):
+    for directory in (folder, partner_memory.copies_directory(folder)):
+        for name in partner_memory.names(directory):
             for suffix in ("ctl", "img"):
-                path = os.path.join(place, name.file(suffix))
+                path = os.path.join(directory, name.file(suffix))
                 if os.path.exists(path):
                     earlier = os.stat(path).st_mtime - seconds
                     by_descriptor.set_times(path, (earlier, earlier))
 
 
-def of_the_captures(folder: str, seconds: float = DAY) -> None:
+def age_captures(folder: str, seconds: float = DAY) -> None:
     """Every capture was sealed so much earlier; what has no moment yet has none."""
-    for place in (folder, partner_memory.copies_directory(folder)):
-        for slot in shm_slots.attached(place, partner_memory.names(place)):
+    for directory in (folder, partner_memory.copies_directory(folder)):
+        for slot in shm_slots.attached(directory, partner_memory.names(directory)):
             page, moment = slot.page, capture_age.now()
             age = capture_age.age(page, moment) if page is not None else None
             if page is not None and age is not None:
                 sealed = moment._replace(seconds=moment.seconds - age - seconds)
                 slot.write_page(capture_age.dated(page, sealed))
             slot.close()
-    of_the_run(folder, seconds)
+    age_run(folder, seconds)

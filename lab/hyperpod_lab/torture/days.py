@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import catalog, policy
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import day, life
-from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.ground import Ground, wait_until
 from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
@@ -66,21 +66,22 @@ class DayScene:
 @dataclass(frozen=True)
 class DayOutcome:
     """`captures`: whole ones in memory at the end that storage did not have; `copies`: those at partners; `lost`: of
-    them, what no storage has afterwards; `told`: whether a flush said that something is lost; `wrong`: "" for nothing.
+    them, what no storage has afterwards; `reported`: whether a flush said that something is lost; `wrong`: "" for
+    nothing.
     """
 
     captures: int
     copies: int
     lost: int
-    told: bool
+    reported: bool
     wrong: str
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Let days pass until `part.asked` runs have ended or the budget is over."""
+    """Let days pass until `part.requested` runs have ended or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"days/{seed}")
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         event = list(DayEvent)[part.done % len(DayEvent)]
         scene = DayScene(event, dice.choice(list(DayWay)), dice.choice((0, 5)), dice.choice((1, 1, 1, 2)))
         outcome = play(here.fresh(str(part.done)), seed + part.done, scene)
@@ -94,7 +95,7 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.of_the_run) -> DayOutcome:
+def play(here: Ground, seed: int, scene: DayScene, pass_day: Callable[[str], None] = day.age_run) -> DayOutcome:
     """One run from its start to what is left of it. `pass_day`: what a day does to a node's memory while the run goes
     on."""
     nodes = [here.fresh(f"node-{rank}") for rank in range(scene.world)]
@@ -135,86 +136,88 @@ class _DayRun:
         ]
 
     def play(self) -> DayOutcome:
-        told = self._train()
-        problem = next((one for events in told for one in events if one["what"] in ("error", "save raised")), None)
+        events_by_rank = self._train()
+        problem = next(
+            (event for events in events_by_rank for event in events if event["what"] in ("error", "save raised")), None
+        )
         if problem is not None:
             return DayOutcome(0, 0, 0, False, f"it could not begin: {problem}")
-        before = self._newer(self._nodes)
-        copies = sum(len(_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
-        self._happen()
-        lost = self._missing(before)
-        told_lost = any(one.lost for one in self._outcomes)
-        wrong = self._judged(told, before, lost, told_lost)
-        return DayOutcome(len(before) * self._scene.world, copies, len(lost), told_lost, wrong)
+        before = self._uncommitted_pages(self._nodes)
+        copies = sum(len(_complete_pages(partner_memory.copies_directory(str(node.shm)))) for node in self._nodes)
+        self._apply_event()
+        lost = self._lost_pages(before)
+        loss_reported = any(outcome.lost for outcome in self._outcomes)
+        wrong = self._find_violations(events_by_rank, before, lost, loss_reported)
+        return DayOutcome(len(before) * self._scene.world, copies, len(lost), loss_reported, wrong)
 
     def _train(self) -> list[Events]:
         """Until it is killed, with captures that storage has not."""
         ranks = [life.start(order) for order in self._orders]
-        self._wait(_BEFORE)
-        until(self._committed, _SECONDS)
+        self._wait_for_saves(_BEFORE)
+        wait_until(self._committed_saves, _SECONDS)
         for node in self._nodes:
             self._pass_day(str(node.shm))
-        _away(self._here.root)  # what is captured from now on cannot be written
+        _make_storage_unavailable(self._here.root)  # what is captured from now on cannot be written
         by_descriptor.touch(self._go)
-        self._wait(_BEFORE + _AFTER)
-        until(self._dated, _SECONDS)  # of a capture that nobody has sealed the age is not known
+        self._wait_for_saves(_BEFORE + _AFTER)
+        wait_until(self._all_have_age, _SECONDS)  # of a capture that nobody has sealed the age is not known
         for node in self._nodes:
             node.kill_agents()
         for rank in ranks:
             rank.kill()
             rank.join()
-        _back(self._here.root)
-        return [life.events(order.events) for order in self._orders]
+        _make_storage_available(self._here.root)
+        return [life.read_events(order.events) for order in self._orders]
 
-    def _wait(self, saves: int) -> None:
+    def _wait_for_saves(self, saves: int) -> None:
         """Until every rank has captured so many, and waits."""
-        until(lambda: all(_waits(life.events(one.events), saves) for one in self._orders), _SECONDS)
+        wait_until(lambda: all(_is_waiting(life.read_events(order.events), saves) for order in self._orders), _SECONDS)
 
-    def _dated(self) -> bool:
+    def _all_have_age(self) -> bool:
         """Whether every whole capture of every node has been sealed, and so has an age."""
         now = capture_age.now()
-        pages = [page for node in self._nodes for page in _pages(str(node.shm))]
+        pages = [page for node in self._nodes for page in _complete_pages(str(node.shm))]
         return all(capture_age.age(page, now) is not None for page in pages)
 
-    def _committed(self) -> set[tuple[int, int]]:
-        return {(one.name.epoch, one.name.seq) for one in catalog.attempts(self._here.root) if one.committed}
+    def _committed_saves(self) -> set[tuple[int, int]]:
+        return {(entry.name.epoch, entry.name.seq) for entry in catalog.attempts(self._here.root) if entry.committed}
 
-    def _newer(self, nodes: list[Ground]) -> dict[Key, Page]:
+    def _uncommitted_pages(self, nodes: list[Ground]) -> dict[Key, Page]:
         """The whole captures of all ranks that storage has not, by key."""
-        newest = max(self._committed(), default=(0, 0))
-        found = [{page.key: page for page in _pages(str(node.shm))} for node in nodes]
+        newest = max(self._committed_saves(), default=(0, 0))
+        pages_by_node = [{page.key: page for page in _complete_pages(str(node.shm))} for node in nodes]
         return {
             key: page
-            for key, page in found[0].items()
-            if key[:2] > newest and all(key in others for others in found[1:])
+            for key, page in pages_by_node[0].items()
+            if key[:2] > newest and all(key in pages for pages in pages_by_node[1:])
         }
 
-    def _missing(self, before: dict[Key, Page]) -> dict[Key, Page]:
+    def _lost_pages(self, before: dict[Key, Page]) -> dict[Key, Page]:
         """Those that storage has not now either, unless it has a newer one and they were for memory."""
-        there = self._committed()
+        committed = self._committed_saves()
         return {
             key: page
             for key, page in before.items()
-            if key[:2] not in there and not (page.memory and any(key[:2] < other for other in there))
+            if key[:2] not in committed and not (page.memory and any(key[:2] < other for other in committed))
         }
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def _happen(self) -> None:
+    def _apply_event(self) -> None:
         event = self._scene.event
         for node in self._nodes:
             if event is DayEvent.DAY_PASSES:
-                day.of_the_captures(str(node.shm))
+                day.age_captures(str(node.shm))
             elif event is DayEvent.DAY_PASSES_AWAY:
-                day.of_the_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
+                day.age_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
             elif event is DayEvent.CLOCK_SET:
-                _of_another_clock(str(node.shm))
+                _set_foreign_clock(str(node.shm))
         if event is DayEvent.ANOTHER_RUN:
             self._another_run()
         if event in (DayEvent.STORAGE_AWAY, DayEvent.DAY_PASSES_AWAY, DayEvent.CLOCK_SET):
-            _away(self._here.root)
+            _make_storage_unavailable(self._here.root)
             self._flush()
-            _back(self._here.root)
+            _make_storage_available(self._here.root)
         self._flush()
         self._flush()  # a copy on one node is of no more use once the other node's flush has committed
 
@@ -238,28 +241,30 @@ class _DayRun:
     def _flush(self) -> None:
         clock = capture_age.now
         if self._scene.way is DayWay.CLOCK and self._scene.event is not DayEvent.DAY_PASSES:
-            clock = _later
+            clock = _late_clock
         for node in self._nodes:
             self._outcomes += flush.flush(folder=str(node.shm), timeout=10.0, clock=clock)
 
     # --- what is left ---------------------------------------------------------------------------------------------
 
-    def _judged(self, told: list[Events], before: dict[Key, Page], lost: dict[Key, Page], told_lost: bool) -> str:
+    def _find_violations(
+        self, events_by_rank: list[Events], before: dict[Key, Page], lost: dict[Key, Page], loss_reported: bool
+    ) -> str:
         if not before:
-            return f"nothing was left in memory: {[events[-3:] for events in told]}"
+            return f"nothing was left in memory: {[events[-3:] for events in events_by_rank]}"
         may_lose = self._scene.event is DayEvent.DAY_PASSES_AWAY
         wrong = []
         if lost and not may_lose:
-            wrong.append(f"lost {sorted(lost)}: {[one.note for one in self._outcomes]}")
-        if bool(lost) != told_lost:
-            wrong.append(f"lost {sorted(lost)}, and it was {'' if told_lost else 'not '}said: {self._outcomes}")
-        left = [name for node in self._nodes for name in _slots(node.shm)]
-        if left:
-            wrong.append(f"left in memory: {left}: {[one.note for one in self._outcomes]}")
-        wrong += self._restored(max((key[:2] for key in before if key not in lost), default=(1, 1)))
+            wrong.append(f"lost {sorted(lost)}: {[outcome.note for outcome in self._outcomes]}")
+        if bool(lost) != loss_reported:
+            wrong.append(f"lost {sorted(lost)}, and it was {'' if loss_reported else 'not '}said: {self._outcomes}")
+        remaining_slots = [name for node in self._nodes for name in _slot_files(node.shm)]
+        if remaining_slots:
+            wrong.append(f"left in memory: {remaining_slots}: {[outcome.note for outcome in self._outcomes]}")
+        wrong += self._check_restore(max((key[:2] for key in before if key not in lost), default=(1, 1)))
         return "; ".join(wrong)
 
-    def _restored(self, floor: tuple[int, int]) -> list[str]:
+    def _check_restore(self, floor: tuple[int, int]) -> list[str]:
         """A start on new nodes comes back to that capture at least, bit by bit."""
         last = [
             replace(order, events=order.events + ".last", store=order.store + ".last", saves=0, pauses=())
@@ -270,44 +275,44 @@ class _DayRun:
             rank.join(_SECONDS)
         wrong = []
         for order in last:
-            events = life.events(order.events)
-            got = next((one for one in events if one["what"] == "restored"), None)
+            events = life.read_events(order.events)
+            got = next((event for event in events if event["what"] == "restored"), None)
             if got is None or got["wrong"] or (got["epoch"], got["seq"]) < floor:
                 wrong.append(f"rank {order.rank} restored {got or events}, expected {floor} or newer")
         return wrong
 
 
-def _later() -> capture_age.BootMoment:
+def _late_clock() -> capture_age.BootMoment:
     """An hour before what was captured just now is too old."""
     now = capture_age.now()
     return now._replace(seconds=now.seconds + capture_age.MAX_AGE - 3600.0)
 
 
-def _waits(events: Events, saves: int) -> bool:
+def _is_waiting(events: Events, saves: int) -> bool:
     """Whether a life has captured so many, and waits for a day to pass."""
-    begun = sum(one["what"] == "saving" for one in events)
-    return begun == saves and bool(events[-1]["what"] == "waiting")
+    started_saves = sum(event["what"] == "saving" for event in events)
+    return started_saves == saves and bool(events[-1]["what"] == "waiting")
 
 
-def _pages(folder: str) -> list[Page]:
-    found = []
+def _complete_pages(folder: str) -> list[Page]:
+    pages = []
     for slot in shm_slots.attached(folder, partner_memory.names(folder)):
         page = slot.page
         slot.close()
         if page is not None and page.state in COMPLETE_STATES:
-            found.append(page)
-    return found
+            pages.append(page)
+    return pages
 
 
-def _slots(folder: Path) -> list[str]:
+def _slot_files(folder: Path) -> list[str]:
     slots = [path for path in folder.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
     return sorted(str(path.relative_to(folder.parent)) for path in slots)
 
 
-def _of_another_clock(folder: str) -> None:
+def _set_foreign_clock(folder: str) -> None:
     """As if each capture had been sealed in a time to come, or by a clock that nobody here knows."""
-    for place in (folder, partner_memory.copies_directory(folder)):
-        for number, slot in enumerate(shm_slots.attached(place, partner_memory.names(place))):
+    for directory in (folder, partner_memory.copies_directory(folder)):
+        for number, slot in enumerate(shm_slots.attached(directory, partner_memory.names(directory))):
             page, now = slot.page, capture_age.now()
             if page is not None and page.state in COMPLETE_STATES:
                 other = now._replace(seconds=now.seconds + 1e9) if number % 2 else now._replace(clock="another")
@@ -315,11 +320,11 @@ def _of_another_clock(folder: str) -> None:
             slot.close()
 
 
-def _away(root: str) -> None:
+def _make_storage_unavailable(root: str) -> None:
     by_descriptor.rename(root, f"{root}.away")
     by_descriptor.touch(root)
 
 
-def _back(root: str) -> None:
+def _make_storage_available(root: str) -> None:
     by_descriptor.unlink(root)
     by_descriptor.rename(f"{root}.away", root)

@@ -47,7 +47,7 @@ class Template:
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: int = 1) -> None:
-    """Sweep all backends; `part.asked` is set to what was found to be there.
+    """Sweep all backends; `part.requested` is set to what was found to be there.
 
     `every`: each N-th operation only, and four kinds of failure drawn by lot.
     """
@@ -57,11 +57,11 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: in
     sweeps: list[tuple[str, bool]] = [(name, False) for name in backends.NAMES]
     sweeps += [("posix", True), ("restricted", True)]
     for index, (name, calls) in enumerate(sweeps):
-        why = backends.missing(name)
-        if why is not None:
-            part.counts[f"{name} not run: {why}"] += 1
+        reason = backends.missing(name)
+        if reason is not None:
+            part.counts[f"{name} not run: {reason}"] += 1
             continue
-        until = Budget(budget.left / (len(sweeps) - index), budget)
+        until = Budget(budget.remaining / (len(sweeps) - index), budget)
         with backends.maker(name, template.root) as make:
             for kind in KINDS if every == 1 else dice.sample(KINDS, 4):
                 sweep = _Sweep(
@@ -75,7 +75,7 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, every: in
                     every,
                 )
                 _sweep(sweep, part, until)
-    part.asked = max(part.asked, part.done)
+    part.requested = max(part.requested, part.done)
     part.seconds = time.monotonic() - begin
 
 
@@ -98,7 +98,7 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
         at += sweep.every
         if budget.over:
             part.counts["sweeps cut short"] += 1
-            part.asked = part.done + 1
+            part.requested = part.done + 1
             return
         store = sweep.make()
         _fill(store, sweep.template.objects)
@@ -107,7 +107,7 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
         by_descriptor.copy_tree(sweep.template.memory, memory)
         failed, outcome = _flush_with(store, sweep, memory, at)
         what = f"{sweep.name}, {sweep.kind} at operation {at} ({', '.join(failed[:2])})"
-        for wrong in _judge(store, sweep.template, outcome, memory):
+        for wrong in _find_violations(store, sweep.template, outcome, memory):
             part.violate(f"{what}: {wrong}")
         if not failed:
             return
@@ -119,10 +119,10 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
 def _flush_with(store: Store, sweep: _Sweep, memory: Path, at: int) -> tuple[list[str], flush.FlushOutcome]:
     """Flush with the fault; (what failed, what came of it)."""
     if sweep.calls:
-        with _stores_are(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
+        with _opened_stores_replaced(store), FaultyCalls(store.url, sweep.kind, at) as faulty:
             return faulty.failed, _flush(memory)
     broken = FaultyStore(store, sweep.kind, at)
-    with _stores_are(broken):
+    with _opened_stores_replaced(broken):
         return broken.failed, _flush(memory)
 
 
@@ -131,37 +131,37 @@ def _flush(memory: Path) -> flush.FlushOutcome:
     return outcome
 
 
-def _judge(store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path) -> Iterator[str]:
-    found = _newest(store, template)
-    if isinstance(found, str):
-        yield found
+def _find_violations(store: Store, template: Template, outcome: flush.FlushOutcome, memory: Path) -> Iterator[str]:
+    newest = _newest_valid_seq(store, template)
+    if isinstance(newest, str):
+        yield newest
         return
-    if found != NEW and (outcome.attempt or outcome.removed):
-        yield f"{outcome}, but the newest valid checkpoint is seq {found}"
-    with _stores_are(store):
+    if newest != NEW and (outcome.attempt or outcome.removed):
+        yield f"{outcome}, but the newest valid checkpoint is seq {newest}"
+    with _opened_stores_replaced(store):
         if any(memory.glob("*.img")):
             again = _flush(memory)
-            found = _newest(store, template)
-            if found != NEW:
-                yield f"tried again: {again}, and the newest valid is {found}"
+            newest = _newest_valid_seq(store, template)
+            if newest != NEW:
+                yield f"tried again: {again}, and the newest valid is {newest}"
 
 
-def _newest(store: Store, template: Template) -> int | str:
+def _newest_valid_seq(store: Store, template: Template) -> int | str:
     """seq of the newest valid checkpoint, or what is wrong with it."""
     try:
-        found = selection.newest_valid(store)
+        checkpoint = selection.newest_valid(store)
     except CheckpointError as err:
         return f"nothing can be restored: {type(err).__name__}: {err.message}"
-    if found.seq not in template.shards:
-        return f"seq {found.seq} is restored, which nobody saved"
-    body = verify.read_manifest(store, found.attempt)
-    for record, right in zip(body.shards, template.shards[found.seq], strict=True):
-        if _bytes(store, f"{found.attempt}/{record.file}") != right:
-            return f"seq {found.seq} is restored, and its {record.file} is not what was saved"
-    return found.seq
+    if checkpoint.seq not in template.shards:
+        return f"seq {checkpoint.seq} is restored, which nobody saved"
+    body = verify.read_manifest(store, checkpoint.attempt)
+    for record, right in zip(body.shards, template.shards[checkpoint.seq], strict=True):
+        if _read_object(store, f"{checkpoint.attempt}/{record.file}") != right:
+            return f"seq {checkpoint.seq} is restored, and its {record.file} is not what was saved"
+    return checkpoint.seq
 
 
-def _bytes(store: Store, name: str) -> bytes:
+def _read_object(store: Store, name: str) -> bytes:
     reader = store.open_read(name)
     try:
         data = bytearray(reader.size)
@@ -184,7 +184,7 @@ _ENGINE = tuple(f"hyperpod_kit.checkpoint.{part}" for part in ("repository", "ag
 
 
 @contextlib.contextmanager
-def _stores_are(store: object) -> Iterator[None]:
+def _opened_stores_replaced(store: object) -> Iterator[None]:
     """Whatever root the engine opens, it gets this store."""
     names = [
         (module, name)
@@ -229,15 +229,16 @@ def _template(here: Ground, seed: int) -> Template:
         process.join(60.0)
     made.kill_agents()
     root = Path(made.root)
-    found = selection.newest_valid(made.root)
-    if found.seq != PREVIOUS or not any(made.shm.glob("*.img")):
+    previous = selection.newest_valid(made.root)
+    if previous.seq != PREVIOUS or not any(made.shm.glob("*.img")):
         raise CheckpointError(
-            f"the previous checkpoint is seq {found.seq}, expected {PREVIOUS}: {life.events(str(made.disk / 'life.0'))}"
+            f"the previous checkpoint is seq {previous.seq}, expected {PREVIOUS}: "
+            f"{life.read_events(str(made.disk / 'life.0'))}"
         )
     objects = {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and (path.parent == root or path.parent.name == found.attempt)
+        if path.is_file() and (path.parent == root or path.parent.name == previous.attempt)
     }
     # What it looks like when nothing fails is what it must look like whatever fails.
     memory = here.shm / "reference"
@@ -245,7 +246,7 @@ def _template(here: Ground, seed: int) -> Template:
     _flush(memory)
     shards = {}
     for seq in (PREVIOUS, NEW):
-        newest = found.attempt if seq == PREVIOUS else selection.newest_valid(made.root).attempt
+        newest = previous.attempt if seq == PREVIOUS else selection.newest_valid(made.root).attempt
         if layout.parse_checkpoint_id(newest) is None or f"seq-{seq:06d}" not in newest:
             raise CheckpointError(f"{newest} is not the checkpoint with seq {seq}")
         shards[seq] = [(root / newest / layout.shard_file(rank)).read_bytes() for rank in range(_WORLD)]

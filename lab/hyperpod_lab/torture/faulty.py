@@ -67,8 +67,8 @@ class FaultyStore:
         raise OSError(self.kind.number, os.strerror(self.kind.number), what)
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> list[str]:
-        found: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
-        return found
+        names: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
+        return names
 
     def sizes(self, prefix: str) -> dict[str, int]:
         return dict(self.guard(f"sizes in {prefix}", lambda: self.inner.sizes(prefix)))

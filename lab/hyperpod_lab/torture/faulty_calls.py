@@ -35,9 +35,9 @@ class FaultyCalls:
     def __enter__(self) -> FaultyCalls:
         for name in (*_ON_PATHS, *_ON_DESCRIPTORS, "close", "link"):
             self._real[name] = getattr(os, name)
-            setattr(os, name, self._wrapped(name))
+            setattr(os, name, self._counted_call(name))
         self._open = builtins.open
-        builtins.open = self._opened
+        builtins.open = self._counted_open
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +45,7 @@ class FaultyCalls:
             setattr(os, name, real)
         builtins.open = self._open
 
-    def _ours(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    def _concerns_directory(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
         if name == "link":
             return keywords.get("dst_dir_fd") in self._descriptors or str(args[1]).startswith(self._folder)
         if keywords.get("dir_fd") is not None:
@@ -56,14 +56,14 @@ class FaultyCalls:
             return args[0] in self._descriptors
         return os.fspath(args[0]).startswith(self._folder) if isinstance(args[0], (str, os.PathLike)) else False
 
-    def _wrapped(self, name: str) -> Callable[..., Any]:
+    def _counted_call(self, name: str) -> Callable[..., Any]:
         real = self._real[name]
 
         def call(*args: Any, **keywords: Any) -> Any:
             if name == "close":
                 self._descriptors.discard(args[0])
                 return real(*args, **keywords)
-            if not self._ours(name, args, keywords):
+            if not self._concerns_directory(name, args, keywords):
                 return real(*args, **keywords)
 
             def work() -> Any:
@@ -76,7 +76,7 @@ class FaultyCalls:
 
         return call
 
-    def _opened(self, file: Any, *args: Any, **keywords: Any) -> Any:
+    def _counted_open(self, file: Any, *args: Any, **keywords: Any) -> Any:
         if isinstance(file, (str, os.PathLike)) and os.fspath(file).startswith(self._folder):
             return self._guard("open", (file,), lambda: self._open(file, *args, **keywords))
         return self._open(file, *args, **keywords)

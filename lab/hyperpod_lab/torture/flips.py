@@ -54,17 +54,17 @@ class _Target:
         assert handle.attempt is not None
         self.attempt = handle.attempt
         self._manager = Manager(self.root)
-        self._known = set(os.listdir(self.root))
-        problem = self.restored()
+        self._initial_names = set(os.listdir(self.root))
+        problem = self.describe_restore()
         if problem != f"step {NEW}":
             raise CheckpointError(f"an undamaged checkpoint gave: {problem}")
 
     def close(self) -> None:
         self._manager.close()
 
-    def restored(self) -> str:
+    def describe_restore(self) -> str:
         """What a restore gives now: `step N`, `refused: …`, or whatever is wrong with it."""
-        self._subject.wipe()
+        self._subject.clear()
         try:
             got = self._manager.restore(self._subject.state)
         except NoValidCheckpoint as err:
@@ -75,7 +75,7 @@ class _Target:
             self._forget_tombstones()
         if not isinstance(got, Restored):
             return "started from scratch"
-        wrong = self._subject.differs(self.epoch, got.step)
+        wrong = self._subject.find_differences(self.epoch, got.step)
         if wrong:
             return f"returned changed bytes of step {got.step}: {', '.join(wrong)}"
         if got.step == OLD and self.attempt not in [attempt for attempt, _ in got.rejected]:
@@ -84,7 +84,7 @@ class _Target:
 
     def _forget_tombstones(self) -> None:
         """The next flip must be found by itself, not because a restore has written this checkpoint off."""
-        for name in set(os.listdir(self.root)) - self._known:
+        for name in set(os.listdir(self.root)) - self._initial_names:
             if layout.parse_tombstone(name) is not None:
                 by_descriptor.unlink(self.root / name)
 
@@ -122,19 +122,19 @@ class _Target:
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Flip bytes until `part.asked` are done or the budget is over."""
+    """Flip bytes until `part.requested` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"flips/{seed}")
     with _memory_at(here), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         targets = [
             _Target(here.fresh(f"{algorithm}-{older}"), seed, older=older, algorithm=algorithm)
-            for algorithm in _algorithms()
+            for algorithm in _available_algorithms()
             for older in (True, False)
         ]
         try:
             plan = [(target, stretch) for target in targets for stretch in target.stretches()]
-            while part.done < part.asked and not budget.over:
+            while part.done < part.requested and not budget.over:
                 target, stretch = plan[part.done % len(plan)]
                 _flip_one(target, stretch, dice, part, seed)
         finally:
@@ -147,7 +147,7 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
     at, mask = dice.randrange(stretch.begin, stretch.end), dice.randrange(1, 256)
     flip(stretch.file, at, mask)
     try:
-        verdict, result = target.verdict(stretch.file.name), target.restored()
+        verdict, result = target.verdict(stretch.file.name), target.describe_restore()
     finally:
         flip(stretch.file, at, mask)
     part.done += 1
@@ -173,15 +173,15 @@ def flip(path: Path, at: int, mask: int) -> None:
         file.write(bytes([byte ^ mask]))
 
 
-def _algorithms() -> list[str]:
-    found = []
+def _available_algorithms() -> list[str]:
+    names = []
     for name in ("blake2b", "xxh3"):
         try:
             digest.algorithm(name)
-            found.append(name)
+            names.append(name)
         except CheckpointError:
             continue
-    return found
+    return names
 
 
 @contextmanager

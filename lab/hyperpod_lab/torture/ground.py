@@ -37,8 +37,8 @@ class Ground:
 
     def agents(self) -> list[Process]:
         """The living agents that hold a lock here."""
-        found = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
-        return [held[0] for held in found if held is not None and process.is_alive(held[0])]
+        holders = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
+        return [holder[0] for holder in holders if holder is not None and process.is_alive(holder[0])]
 
     def kill_agents(self) -> int:
         """SIGKILL them and wait until they are gone; how many there were."""
@@ -46,7 +46,7 @@ class Ground:
         for agent in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent.pid, signal.SIGKILL)
-        until(lambda: not any(process.is_alive(agent) for agent in doomed), 10.0)
+        wait_until(lambda: not any(process.is_alive(agent) for agent in doomed), 10.0)
         return len(doomed)
 
     def wipe_memory(self) -> None:
@@ -75,6 +75,6 @@ def ground(directory: str | None = None) -> Iterator[Ground]:
         made.clear()
 
 
-def until(condition: Callable[[], object], seconds: float) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
     """Poll a callable until it is true; False when the time is over."""
     return bool(poll_until(condition, bool, fixed_pause(0.005), seconds=seconds))

@@ -20,8 +20,8 @@ from typing import Any
 from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_lab.torture import life, places
-from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture import failpoint_names, life
+from hyperpod_lab.torture.ground import Ground, wait_until
 from hyperpod_lab.torture.ledger import RootHistory
 from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
@@ -40,7 +40,7 @@ class Scene:
     """How one life is to end."""
 
     number: int
-    place: str
+    failpoint: str
     nth: int
     world: int
     width: int
@@ -51,7 +51,7 @@ class Scene:
 
     def __str__(self) -> str:
         return (
-            f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, "
+            f"life {self.number}: {self.failpoint}@{self.nth}, world {self.world}, width {self.width}, "
             f"memory {self.memory}, then {self.afterwards}"
         )
 
@@ -66,7 +66,7 @@ class Campaign:
         self._part = part
         self._worlds = worlds
         self._dice = random.Random(f"kills/{seed}")
-        self._places = sorted(places.named())
+        self._failpoints = sorted(failpoint_names.find_failpoints())
         self._tries: Counter[str] = Counter()
         self._hits: Counter[str] = Counter()
         self._number = 0
@@ -75,65 +75,68 @@ class Campaign:
     def run(self, budget: Budget) -> None:
         begin = time.monotonic()
         runs = 0
-        while self._part.done < self._part.asked and not budget.over:
+        while self._part.done < self._part.requested and not budget.over:
             here = self._top.fresh(f"run-{runs}")
             try:
-                self._one_run(here, budget)
+                self._play_run(here, budget)
             finally:
                 here.clear()
             runs += 1
         self._part.counts["runs"] = runs
-        for place in self._places:
-            if self._tries[place] > _TRIES and not self._hits[place]:
-                self._part.counts[f"never reached: {place}"] = self._tries[place]
+        for failpoint in self._failpoints:
+            if self._tries[failpoint] > _TRIES and not self._hits[failpoint]:
+                self._part.counts[f"never reached: {failpoint}"] = self._tries[failpoint]
         self._part.seconds = time.monotonic() - begin
 
-    def _drawn(self, disk: Path) -> tuple[tuple[str, Any], ...]:
+    def _draw_options(self, disk: Path) -> tuple[tuple[str, Any], ...]:
         """Arguments for a Manager: little retention, sometimes overlapped copies, sometimes a local tier on `disk`."""
-        found: dict[str, Any] = {"keep": policy.Latest(self._dice.choice(_KEEP)), "overlap": self._dice.random() < 0.4}
+        options: dict[str, Any] = {
+            "keep": policy.Latest(self._dice.choice(_KEEP)),
+            "overlap": self._dice.random() < 0.4,
+        }
         if self._dice.random() < 0.3:
-            found["local"] = str(disk)
-        return tuple(found.items())
+            options["local"] = str(disk)
+        return tuple(options.items())
 
-    def _one_run(self, here: Ground, budget: Budget) -> None:
+    def _play_run(self, here: Ground, budget: Budget) -> None:
         ledger = RootHistory()
         world = self._dice.choice(self._worlds)
         self._part.counts[f"runs of {world} ranks"] += 1
         width = 800 if self._dice.random() < 0.05 else 32
-        self._options = self._drawn(here.disk / "node-local")
+        self._options = self._draw_options(here.disk / "node-local")
         last: Scene | None = None
         for lives in range(LIVES_PER_RUN + 1):
             # The last life is not killed: it shows that the run still comes to a good end.
-            final = lives == LIVES_PER_RUN or self._part.done >= self._part.asked or budget.over
-            scene = self._scene(world, width, final)
-            told, deaths = self._play(here, scene)
-            for wrong in ledger.judge(told[0], excused=bool(deaths)):
+            final = lives == LIVES_PER_RUN or self._part.done >= self._part.requested or budget.over
+            scene = self._draw_scene(world, width, final)
+            events_by_rank, deaths = self._play(here, scene)
+            for wrong in ledger.find_violations(events_by_rank[0], excused=bool(deaths)):
                 self._part.violate(f"seed {self._seed}, {scene}, after {last}: {wrong}")
-            positions = {(e["epoch"], e["seq"]) for events in told for e in events if e["what"] == "restored"}
+            positions = {(e["epoch"], e["seq"]) for events in events_by_rank for e in events if e["what"] == "restored"}
             if len(positions) > 1:
                 self._part.violate(f"seed {self._seed}, {scene}: the ranks restored {sorted(positions)}")
-            self._count(told, deaths)
-            for events in told:
-                ledger.fold(events)
+            self._count_life(events_by_rank, deaths)
+            for events in events_by_rank:
+                ledger.add_events(events)
             if final:
-                if not any(e["what"] == "closed" and e["clean"] for e in told[0]):
+                if not any(e["what"] == "closed" and e["clean"] for e in events_by_rank[0]):
                     self._part.violate(
                         f"seed {self._seed}, {scene}: an undisturbed life did not end well: "
-                        f"{[e for e in told[0] if e['what'] in ('error', 'save raised', 'closed')]}"
+                        f"{[e for e in events_by_rank[0] if e['what'] in ('error', 'save raised', 'closed')]}"
                     )
                 return
-            self._between(here, scene, ledger)
+            self._apply_afterwards(here, scene, ledger)
             last = scene
 
-    def _scene(self, world: int, width: int, final: bool) -> Scene:
+    def _draw_scene(self, world: int, width: int, final: bool) -> Scene:
         self._number += 1
         dice = self._dice
-        place = "" if final else self._next_place()
-        often = place.endswith(_OFTEN) and dice.random() < 0.5
+        failpoint = "" if final else self._next_failpoint()
+        often = failpoint.endswith(_OFTEN) and dice.random() < 0.5
         nth = dice.randrange(1, 60) if often else dice.choice((1, 1, 1, 2, 3))
         return Scene(
             self._number,
-            place,
+            failpoint,
             nth,
             world,
             width,
@@ -143,13 +146,13 @@ class Campaign:
             dice.choice((None, "blake2b")),
         )
 
-    def _next_place(self) -> str:
+    def _next_failpoint(self) -> str:
         """In turn; what was tried often and never reached (a tier that nobody uses here) is left out."""
-        place = min(
-            self._places, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
+        failpoint = min(
+            self._failpoints, key=lambda name: (self._tries[name] > _TRIES and not self._hits[name], self._tries[name])
         )
-        self._tries[place] += 1
-        return place
+        self._tries[failpoint] += 1
+        return failpoint
 
     # --- one life ---------------------------------------------------------------------------------------------------
 
@@ -178,19 +181,19 @@ class Campaign:
                     common,
                     rank=rank,
                     events=paths[rank],
-                    failpoint=f"{scene.place}@{scene.nth}" if scene.place and rank == victim else "",
+                    failpoint=f"{scene.failpoint}@{scene.nth}" if scene.failpoint and rank == victim else "",
                 )
             )
             for rank in range(scene.world)
         ]
-        if not until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
-            where = "\n".join(_where(rank, path) for rank, path in zip(ranks, paths, strict=True))
+        if not wait_until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
+            where = "\n".join(_describe_hang(rank, path) for rank, path in zip(ranks, paths, strict=True))
             self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
-        self._end(ranks)
-        return [life.events(path) for path in paths], _deaths(trace)
+        self._end_ranks(ranks)
+        return [life.read_events(path) for path in paths], _read_deaths(trace)
 
     @staticmethod
-    def _end(ranks: list[BaseProcess]) -> None:
+    def _end_ranks(ranks: list[BaseProcess]) -> None:
         """When one was killed the launcher ends the others; else they come to their end together."""
         if not any(rank.exitcode == -signal.SIGKILL for rank in ranks):
             for rank in ranks:
@@ -200,7 +203,7 @@ class Campaign:
                 rank.kill()
                 rank.join(10.0)
 
-    def _between(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
+    def _apply_afterwards(self, here: Ground, scene: Scene, ledger: RootHistory) -> None:
         if scene.afterwards in ("agent too", "node lost"):
             self._part.counts["agents killed besides"] += here.kill_agents()
         if scene.afterwards == "node lost":
@@ -209,44 +212,46 @@ class Campaign:
             ledger.memory_lost()
         if scene.afterwards in ("agent finishes", "epilog"):
             # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.
-            until(lambda: not here.agents(), 3.0)
+            wait_until(lambda: not here.agents(), 3.0)
         if scene.afterwards == "epilog":
             trace = here.disk / f"trace-{scene.number}-epilog"
-            life.flush(str(here.shm), f"{self._dice.choice(self._places)}@1", str(trace))
-            self._note([f"{place} of a flush" for place in _deaths(trace)])
+            life.flush(str(here.shm), f"{self._dice.choice(self._failpoints)}@1", str(trace))
+            self._count_deaths([f"{failpoint} of a flush" for failpoint in _read_deaths(trace)])
         if scene.afterwards == "pruned":
             trace = here.disk / f"trace-{scene.number}-prune"
-            theirs = ("retention.", "store.file_deleted")
-            place = self._dice.choice([place for place in self._places if place.startswith(theirs)])
-            life.prune(here.root, f"{place}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
-            self._note(_deaths(trace))
+            prefixes = ("retention.", "store.file_deleted")
+            failpoint = self._dice.choice(
+                [failpoint for failpoint in self._failpoints if failpoint.startswith(prefixes)]
+            )
+            life.prune(here.root, f"{failpoint}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
+            self._count_deaths(_read_deaths(trace))
 
-    def _note(self, deaths: list[str]) -> None:
+    def _count_deaths(self, deaths: list[str]) -> None:
         self._part.done += len(deaths)
-        for place in deaths:
-            self._hits[place] += 1
-            self._part.counts[f"killed at {place}"] += 1
+        for failpoint in deaths:
+            self._hits[failpoint] += 1
+            self._part.counts[f"killed at {failpoint}"] += 1
 
-    def _count(self, told: list[list[dict[str, Any]]], deaths: list[str]) -> None:
+    def _count_life(self, events_by_rank: list[list[dict[str, Any]]], deaths: list[str]) -> None:
         self._part.counts["lives"] += 1
-        self._note(deaths)
-        for event in told[0]:
+        self._count_deaths(deaths)
+        for event in events_by_rank[0]:
             if event["what"] == "restored":
                 self._part.counts[f"restored from {event['tier']}"] += 1
             elif event["what"] == "fresh":
                 self._part.counts["nothing was there yet"] += 1
 
 
-def _where(rank: BaseProcess, path: str) -> str:
+def _describe_hang(rank: BaseProcess, path: str) -> str:
     """What a life that hangs has told last, and the stacks of its threads. It is ended."""
     if rank.pid is not None and rank.exitcode is None:
         os.kill(rank.pid, signal.SIGABRT)
         rank.join(10.0)
     stacks = Path(path + ".out").read_text(encoding="utf-8", errors="replace")
-    return f"{life.events(path)[-6:]}\n{stacks[-6000:]}"
+    return f"{life.read_events(path)[-6:]}\n{stacks[-6000:]}"
 
 
-def _deaths(trace: Path) -> list[str]:
+def _read_deaths(trace: Path) -> list[str]:
     """The places of which processes have died, as they left them in the trace."""
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
@@ -254,5 +259,5 @@ def _deaths(trace: Path) -> list[str]:
 def run(
     here: Ground, seed: int, part: PartOutcome, budget: Budget, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
 ) -> None:
-    """Kill until `part.asked` processes have died at named places or the budget is over."""
+    """Kill until `part.requested` processes have died at named places or the budget is over."""
     Campaign(here, seed, part, worlds=worlds).run(budget)

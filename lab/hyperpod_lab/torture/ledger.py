@@ -10,10 +10,10 @@ Order = tuple[int, int]  # (epoch, seq)
 
 
 class RootHistory:
-    """One root's history. `begun` are the (epoch, step) of which a save was ever started."""
+    """One root's history. `started_saves` are the (epoch, step) of which a save was ever started."""
 
     def __init__(self) -> None:
-        self.begun: set[tuple[int, int]] = set()
+        self.started_saves: set[tuple[int, int]] = set()
         self.captured: Order = (0, 0)
         self.sealed: Order = (0, 0)
         self.durable: Order = (0, 0)
@@ -22,12 +22,12 @@ class RootHistory:
         """The node is gone: only what was durable must come back."""
         self.captured = self.sealed = self.durable
 
-    def fold(self, told: list[dict[str, Any]]) -> None:
+    def add_events(self, events: list[dict[str, Any]]) -> None:
         """Take in the events of one life, of any rank."""
-        for event in told:
+        for event in events:
             what = event["what"]
             if what == "saving":
-                self.begun.add((event["epoch"], event["step"]))
+                self.started_saves.add((event["epoch"], event["step"]))
             if what in LEVELS:
                 at = (event["epoch"], event["seq"])
                 self.captured = max(self.captured, at)
@@ -36,12 +36,12 @@ class RootHistory:
                 if what == SaveState.DURABLE:
                     self.durable = max(self.durable, at)
 
-    def judge(self, told: list[dict[str, Any]], *, excused: bool) -> list[str]:
+    def find_violations(self, events: list[dict[str, Any]], *, excused: bool) -> list[str]:
         """What is wrong with the restore that these events report; call it before they are folded.
 
         `excused`: this life was killed, which may show as a start that fails because its agent has died.
         """
-        for event in told:
+        for event in events:
             if event["what"] == "error":
                 if excused and event["kind"] == "CheckpointError":
                     return []
@@ -54,7 +54,7 @@ class RootHistory:
                     if event["wrong"]
                     else []
                 )
-                if (event["epoch"], event["step"]) not in self.begun:
+                if (event["epoch"], event["step"]) not in self.started_saves:
                     out.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
                 if (event["epoch"], event["seq"]) < self.sealed:
                     passed_over = f"; passed over: {event['rejected']}" if event.get("rejected") else ""

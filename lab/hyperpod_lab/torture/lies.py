@@ -99,14 +99,14 @@ class LyingLife:
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Save until the disk has lied `part.asked` times or the budget is over."""
+    """Save until the disk has lied `part.requested` times or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"lies/{seed}")
     roots = 0
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         ground = here.fresh(f"root-{roots}")
         try:
-            _one_root(ground, seed, dice, part, budget)
+            _play_root(ground, seed, dice, part, budget)
         finally:
             ground.clear()
         roots += 1
@@ -114,7 +114,7 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _one_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, budget: Budget) -> None:
+def _play_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, budget: Budget) -> None:
     site, page = here.disk / "site", here.disk / "page"
     by_descriptor.make_directory(site)
     by_descriptor.write_text(site / "sitecustomize.py", _SITE)
@@ -132,20 +132,20 @@ def _one_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, b
         begins_true=True,
     )
     for number in range(_LIVES):
-        if part.done >= part.asked or budget.over:
+        if part.done >= part.requested or budget.over:
             return
         played = replace(first, number=number, events=f"{first.events}-{number}", begins_true=number == 0)
         what = f"seed {seed}, keep {first.keep}, life {number}"
-        expected = newest_whole(here.root) if number else ""
-        told = _play(played)
-        for wrong in _judge(told, expected):
+        expected = newest_intact(here.root) if number else ""
+        events = _play(played)
+        for wrong in _find_violations(events, expected):
             part.violate(f"{what}: {wrong}")
-        part.done += sum(event["dropped_writes"] for event in told if event["what"] == "saved")
-        part.counts["saves"] += sum(event["what"] == "saved" for event in told)
+        part.done += sum(event["dropped_writes"] for event in events if event["what"] == "saved")
+        part.counts["saves"] += sum(event["what"] == "saved" for event in events)
         # A new node: nothing but the root is left.
         here.kill_agents()
         here.wipe_memory()
-        if not newest_whole(here.root):
+        if not newest_intact(here.root):
             part.violate(f"{what}: at its end no checkpoint is whole")
             return
 
@@ -156,31 +156,31 @@ def _play(order: LyingLife) -> list[dict[str, Any]]:
     if process.exitcode is None:
         process.kill()
         process.join()
-    return life.events(order.events)
+    return life.read_events(order.events)
 
 
-def _judge(told: list[dict[str, Any]], expected: str) -> list[str]:
-    wrong = [f"{event['kind']}: {event['why']}" for event in told if event["what"] == "error"]
-    wrong += [f"after step {event['step']} no checkpoint was whole" for event in told if event.get("whole") == ""]
-    restored = next((event for event in told if event["what"] == "restored"), None)
+def _find_violations(events: list[dict[str, Any]], expected: str) -> list[str]:
+    wrong = [f"{event['kind']}: {event['why']}" for event in events if event["what"] == "error"]
+    wrong += [f"after step {event['step']} no checkpoint was whole" for event in events if event.get("whole") == ""]
+    restored = next((event for event in events if event["what"] == "restored"), None)
     if restored is None:
         return [*wrong, "nothing was restored, and nothing said"]
     if restored["wrong"]:
         wrong.append(f"{restored['attempt']} was restored with other bytes: {restored['wrong'][:3]}")
     if restored["attempt"] != expected:
         wrong.append(f"{restored['attempt'] or 'nothing'} was restored, expected {expected or 'nothing'}")
-    if not any(event["what"] == "end" for event in told):
-        wrong.append(f"it did not come to its end: {told[-1]}")
+    if not any(event["what"] == "end" for event in events):
+        wrong.append(f"it did not come to its end: {events[-1]}")
     return wrong
 
 
-def newest_whole(root: str) -> str:
+def newest_intact(root: str) -> str:
     """The newest attempt of which every byte is as it was committed; "" where none is. While one is being deleted, the
     next one is there already: so it looks again."""
-    return str(poll_until(lambda: _whole(root), bool, fixed_pause(0.01), seconds=5.0) or "")
+    return str(poll_until(lambda: _find_newest_intact(root), bool, fixed_pause(0.01), seconds=5.0) or "")
 
 
-def _whole(root: str) -> str:
+def _find_newest_intact(root: str) -> str:
     store = open_store(root)
     for entry in catalog.attempts(store):
         try:
@@ -199,7 +199,7 @@ def _train(order: LyingLife) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
 
-    def tell(what: str, **values: Any) -> None:
+    def write_event(what: str, **values: Any) -> None:
         os.write(events, json.dumps({"what": what, **values}).encode() + b"\n")
 
     for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
@@ -215,13 +215,13 @@ def _train(order: LyingLife) -> None:
         }
     )
     try:
-        _live(order, tell)
+        _restore_and_save(order, write_event)
     except Exception as err:
-        tell("error", kind=type(err).__name__, why=str(err)[:1000])
+        write_event("error", kind=type(err).__name__, why=str(err)[:1000])
     os._exit(0)
 
 
-def _live(order: LyingLife, tell: Any) -> None:
+def _restore_and_save(order: LyingLife, write_event: Any) -> None:
     import warnings
 
     import torch
@@ -240,9 +240,9 @@ def _live(order: LyingLife, tell: Any) -> None:
     manager = Manager(order.root, keep=Latest(order.keep), max_lost=None)
     got = manager.restore(subject.state)
     if isinstance(got, Restored):
-        tell("restored", attempt=got.attempt, wrong=subject.differs(got.epoch, got.step))
+        write_event("restored", attempt=got.attempt, wrong=subject.find_differences(got.epoch, got.step))
     else:
-        tell("restored", attempt="", wrong=[])
+        write_event("restored", attempt="", wrong=[])
     for step in range(got.next_step, got.next_step + order.saves):
         subject.fill(manager.epoch, step)
         is_true = (order.begins_true and step == got.next_step) or dice.random() >= _SHARE
@@ -251,7 +251,7 @@ def _live(order: LyingLife, tell: Any) -> None:
         handle.wait(SaveState.DURABLE, 60.0)
         _, hits = struct.unpack("<qq", page[:16])
         page[:8] = bytes(8)
-        tell("saved", step=step, state=handle.state, dropped_writes=bool(hits), whole=newest_whole(order.root))
+        write_event("saved", step=step, state=handle.state, dropped_writes=bool(hits), whole=newest_intact(order.root))
     if dice.random() < 0.5:
         manager.close()
-    tell("end")
+    write_event("end")

@@ -20,7 +20,7 @@ from typing import Any
 
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_FAILPOINT, HPK_FAILPOINT_TRACE, HPK_SHM_DIR
 from hyperpod_kit.untrusted import by_descriptor
-from hyperpod_lab.torture.ground import until
+from hyperpod_lab.torture.ground import wait_until
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
@@ -70,7 +70,7 @@ class LifeSpec:
 
 def start(order: LifeSpec) -> BaseProcess:
     """Begin a life. The caller joins it."""
-    return spawn(_run, (order,))
+    return spawn(_run_life, (order,))
 
 
 def spawn(target: Callable[..., None], args: tuple[Any, ...]) -> BaseProcess:
@@ -81,7 +81,7 @@ def spawn(target: Callable[..., None], args: tuple[Any, ...]) -> BaseProcess:
     return process
 
 
-def events(path: str) -> list[dict[str, Any]]:
+def read_events(path: str) -> list[dict[str, Any]]:
     """What a life has written so far; a line that its death cut off is not there."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -90,15 +90,15 @@ def events(path: str) -> list[dict[str, Any]]:
         return []
 
 
-class _Teller:
+class _EventLog:
     def __init__(self, path: str) -> None:
         self._fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def tell(self, what: str, **values: Any) -> None:
+    def write(self, what: str, **values: Any) -> None:
         os.write(self._fd, json.dumps({"what": what, **values}).encode() + b"\n")
 
 
-def _run(order: LifeSpec) -> None:
+def _run_life(order: LifeSpec) -> None:
     out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
@@ -108,7 +108,7 @@ def _run(order: LifeSpec) -> None:
     os.environ.update({HPK_SHM_DIR: order.shm, HPK_AGENT_LINGER: "10", "GLOO_SOCKET_IFNAME": "lo", **dict(order.env)})
     if order.failpoint:
         os.environ.update({HPK_FAILPOINT: order.failpoint, HPK_FAILPOINT_TRACE: order.trace})
-    teller = _Teller(order.events)
+    event_log = _EventLog(order.events)
     warnings.simplefilter("ignore", RuntimeWarning)  # a skipped save is an outcome here, not news
     import torch
 
@@ -118,16 +118,16 @@ def _run(order: LifeSpec) -> None:
             torch.distributed.init_process_group(
                 "gloo", init_method=f"file://{order.store}", rank=order.rank, world_size=order.world
             )
-        _live(order, teller)
+        _restore_and_save(order, event_log)
     except Exception as err:
-        teller.tell("error", kind=type(err).__name__, why=str(err)[:1000])
+        event_log.write("error", kind=type(err).__name__, why=str(err)[:1000])
         os._exit(3)
     sys.stdout.flush()
     # A process group of which a rank was killed must not hold up this one's end.
     os._exit(0)
 
 
-def _live(order: LifeSpec, teller: _Teller) -> None:
+def _restore_and_save(order: LifeSpec, event_log: _EventLog) -> None:
     from hyperpod_kit.checkpoint import Manager, Restored
     from hyperpod_kit.checkpoint.handle import SaveState
     from hyperpod_lab.torture.subject import Subject
@@ -136,42 +136,42 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
     manager = Manager(order.root, algorithm=order.algorithm, **dict(order.options))
     if not order.revives:
         manager._agent.tries = 0
-    teller.tell("started", epoch=manager.epoch, pid=os.getpid())
+    event_log.write("started", epoch=manager.epoch, pid=os.getpid())
     got = manager.restore(subject.state)
     if isinstance(got, Restored):
-        teller.tell(
+        event_log.write(
             "restored",
             epoch=got.epoch,
             seq=got.seq,
             step=got.step,
             tier=got.tier,
-            wrong=subject.differs(got.epoch, got.step),
+            wrong=subject.find_differences(got.epoch, got.step),
             rejected=[list(pair) for pair in got.rejected],
         )
     else:
-        teller.tell("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
+        event_log.write("fresh", wrong=[], rejected=[list(pair) for pair in got.rejected])
     handles: list[Any] = []
-    told: dict[int, str] = {}
+    written_states: dict[int, str] = {}
 
-    def tell_handles() -> None:
+    def write_handle_states() -> None:
         for handle in handles:
-            if told.get(handle.seq) != handle.state:
-                told[handle.seq] = handle.state
-                teller.tell(handle.state, epoch=manager.epoch, seq=handle.seq, step=handle.step, why=handle.reason)
+            if written_states.get(handle.seq) != handle.state:
+                written_states[handle.seq] = handle.state
+                event_log.write(handle.state, epoch=manager.epoch, seq=handle.seq, step=handle.step, why=handle.reason)
 
     def pause(saves: int) -> None:
         for number, path in order.pauses:
             if number == saves:
-                teller.tell("waiting")
-                until(partial(os.path.exists, path), 30.0)
+                event_log.write("waiting")
+                wait_until(partial(os.path.exists, path), 30.0)
 
     for step in range(got.next_step, got.next_step + order.saves):
         if order.holds and step == got.next_step + order.saves - 1:
-            until(lambda: os.path.exists(order.holds), 30.0)
+            wait_until(lambda: os.path.exists(order.holds), 30.0)
         pause(step - got.next_step)
         manager.fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
         subject.fill(manager.epoch, step)
-        teller.tell("saving", epoch=manager.epoch, step=step)
+        event_log.write("saving", epoch=manager.epoch, step=step)
         for_memory = bool(order.memory) and step % order.memory != 0
         try:
             handles.append(
@@ -183,17 +183,17 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
                 )
             )
         except Exception as err:
-            tell_handles()
-            teller.tell("save raised", kind=type(err).__name__, why=str(err)[:500])
+            write_handle_states()
+            event_log.write("save raised", kind=type(err).__name__, why=str(err)[:500])
             return
         if order.lingers:
             handles[-1].wait(SaveState.SEALED if for_memory else order.lingers, timeout=10.0)
-        tell_handles()
+        write_handle_states()
     pause(order.saves)
-    teller.tell("closing")
+    event_log.write("closing")
     closed = manager.close(drain=15.0)
-    tell_handles()
-    teller.tell("closed", clean=closed)
+    write_handle_states()
+    event_log.write("closed", clean=closed)
 
 
 def flush(shm: str, failpoint: str, trace: str) -> None:

@@ -38,16 +38,16 @@ class _MemoryTemplate:
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Flip until `part.asked` are done or the budget is over."""
+    """Flip until `part.requested` are done or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"memory/{seed}")
     template = _template(here, seed)
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         template.restore()
         path = dice.choice(sorted(template.here.shm.glob("hpk-*.img")) + sorted(template.here.shm.glob("hpk-*.ctl")))
         at = dice.randrange(path.stat().st_size if path.suffix == ".img" else _PAGE)
         flip(path, at, dice.randrange(1, 256))
-        result = _restored(replace(template.order, events=str(here.disk / f"after-{part.done}")))
+        result = _classify_restore(replace(template.order, events=str(here.disk / f"after-{part.done}")))
         template.here.kill_agents()
         part.done += 1
         part.counts[f"{path.suffix[1:]}: {result}"] += 1
@@ -56,17 +56,17 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _restored(order: LifeSpec) -> str:
+def _classify_restore(order: LifeSpec) -> str:
     """What a start gets now."""
     process = life.start(order)
     process.join(60.0)
-    told = life.events(order.events)
-    found = next((event for event in told if event["what"] in ("restored", "fresh", "error")), None)
-    if found is None or found["what"] != "restored":
-        return f"no restore: {found or told}"
-    if found["wrong"]:
-        return f"changed bytes of seq {found['seq']}: {found['wrong']}"
-    return {_DURABLE: "the durable one", _SEALED: "the sealed one"}.get(found["seq"], f"seq {found['seq']}")
+    events = life.read_events(order.events)
+    start_event = next((event for event in events if event["what"] in ("restored", "fresh", "error")), None)
+    if start_event is None or start_event["what"] != "restored":
+        return f"no restore: {start_event or events}"
+    if start_event["wrong"]:
+        return f"changed bytes of seq {start_event['seq']}: {start_event['wrong']}"
+    return {_DURABLE: "the durable one", _SEALED: "the sealed one"}.get(start_event["seq"], f"seq {start_event['seq']}")
 
 
 def _template(here: Ground, seed: int) -> _MemoryTemplate:
@@ -86,12 +86,12 @@ def _template(here: Ground, seed: int) -> _MemoryTemplate:
     made.kill_agents()
     newest = selection.newest_valid(made.root).seq
     if newest != _DURABLE:
-        raise CheckpointError(f"seq {newest} is durable, expected {_DURABLE}: {life.events(order.events)}")
+        raise CheckpointError(f"seq {newest} is durable, expected {_DURABLE}: {life.read_events(order.events)}")
     kept = here.disk / "kept"
     by_descriptor.copy_tree(made.root, kept / "root")
     by_descriptor.copy_tree(made.shm, kept / "shm")
     template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
-    result = _restored(replace(template.order, events=str(here.disk / "undamaged")))
+    result = _classify_restore(replace(template.order, events=str(here.disk / "undamaged")))
     made.kill_agents()
     if result != "the sealed one":
         raise CheckpointError(f"undamaged memory gave {result}")

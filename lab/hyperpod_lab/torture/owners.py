@@ -9,17 +9,17 @@ from typing import Any
 from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
-from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.ground import Ground, wait_until
 from hyperpod_lab.torture.ledger import RootHistory
 from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Let jobs meet until `part.asked` did or the budget is over."""
+    """Let jobs meet until `part.requested` did or the budget is over."""
     begin = time.monotonic()
     meetings = (_same_node, _another_run, _other_nodes)
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         meet = meetings[part.done % len(meetings)]
         wrong = meet(here.fresh(str(part.done)), seed)
         part.done += 1
@@ -41,54 +41,56 @@ def _first(here: Ground, seed: int) -> LifeSpec:
     )
 
 
-def _meet(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _run_together(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Start the second one while the first one trains, which goes on after the second one's end; both events."""
-    one = life.start(first)
-    until(lambda: any(e["what"] == SaveState.DURABLE for e in life.events(first.events)), 30.0)
-    two = life.start(replace(second, holds=""))
-    two.join(60.0)
+    first_process = life.start(first)
+    wait_until(lambda: any(e["what"] == SaveState.DURABLE for e in life.read_events(first.events)), 30.0)
+    second_process = life.start(replace(second, holds=""))
+    second_process.join(60.0)
     by_descriptor.touch(first.holds)
-    one.join(60.0)
-    return life.events(first.events), life.events(second.events)
+    first_process.join(60.0)
+    return life.read_events(first.events), life.read_events(second.events)
 
 
-def _refused(told: list[dict[str, Any]]) -> str:
-    error = next((event for event in told if event["what"] == "error"), None)
+def _check_refused(events: list[dict[str, Any]]) -> str:
+    error = next((event for event in events if event["what"] == "error"), None)
     if error is None or error["kind"] != "RunIsOwned":
-        return f"the second job was not refused with RunIsOwned: {error or told}"
+        return f"the second job was not refused with RunIsOwned: {error or events}"
     return ""
 
 
-def _undamaged(first: LifeSpec, told: list[dict[str, Any]], *others: list[dict[str, Any]]) -> str:
+def _check_undamaged(first: LifeSpec, first_events: list[dict[str, Any]], *other_events: list[dict[str, Any]]) -> str:
     """The first job came to a good end, and what is there afterwards restores."""
-    if not any(event["what"] == "closed" and event["clean"] for event in told):
-        return f"the first job did not end well: {told[-3:]}"
-    return _after(first, told, *others)
+    if not any(event["what"] == "closed" and event["clean"] for event in first_events):
+        return f"the first job did not end well: {first_events[-3:]}"
+    return _check_restart(first, first_events, *other_events)
 
 
-def _after(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
+def _check_restart(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
     """A start afterwards finds what these jobs have saved."""
     ledger = RootHistory()
     for events in jobs:
-        ledger.fold(events)
+        ledger.add_events(events)
     after = replace(first, events=first.events + ".after", saves=1, holds="")
     process = life.start(after)
     process.join(60.0)
-    wrong = ledger.judge(life.events(after.events), excused=False)
+    wrong = ledger.find_violations(life.read_events(after.events), excused=False)
     return "; ".join(wrong)
 
 
 def _same_node(here: Ground, seed: int) -> str:
     first = _first(here, seed)
-    told, second = _meet(first, replace(first, events=str(here.disk / "second")))
-    return _refused(second) or _undamaged(first, told)
+    first_events, second = _run_together(first, replace(first, events=str(here.disk / "second")))
+    return _check_refused(second) or _check_undamaged(first, first_events)
 
 
 def _another_run(here: Ground, seed: int) -> str:
     """A job of another name; it would not even have to meet the first one."""
     first = _first(here, seed)
-    told, second = _meet(first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),)))
-    return _refused(second) or _undamaged(first, told)
+    first_events, second = _run_together(
+        first, replace(first, events=str(here.disk / "second"), options=(("run", "another"),))
+    )
+    return _check_refused(second) or _check_undamaged(first, first_events)
 
 
 def _other_nodes(here: Ground, seed: int) -> str:
@@ -101,9 +103,9 @@ def _other_nodes(here: Ground, seed: int) -> str:
     elsewhere = here.shm / "other-node"
     by_descriptor.make_directory(elsewhere)
     second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))
-    told, other = _meet(first, second)
-    if any(event["what"] == "closed" and event["clean"] for event in told):
-        return f"the first job was not told that a newer start has its root: {told[-3:]}"
-    if not any("taken by a newer start" in str(event.get("why")) for event in told):
-        return f"the first job does not say that a newer start has its root: {told[-3:]}"
-    return _after(first, other, told)
+    first_events, other = _run_together(first, second)
+    if any(event["what"] == "closed" and event["clean"] for event in first_events):
+        return f"the first job was not told that a newer start has its root: {first_events[-3:]}"
+    if not any("taken by a newer start" in str(event.get("why")) for event in first_events):
+        return f"the first job does not say that a newer start has its root: {first_events[-3:]}"
+    return _check_restart(first, other, first_events)

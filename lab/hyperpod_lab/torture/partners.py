@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.partners import RankNode
 from hyperpod_kit.checkpoint.partners import partners as partners_of
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_lab.torture import life
-from hyperpod_lab.torture.ground import Ground, until
+from hyperpod_lab.torture.ground import Ground, wait_until
 from hyperpod_lab.torture.life import LifeSpec
 from hyperpod_lab.torture.report import Budget, PartOutcome
 
@@ -49,16 +49,16 @@ class Loss:
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Lose machines until `part.asked` runs have lost some or the budget is over."""
+    """Lose machines until `part.requested` runs have lost some or the budget is over."""
     begin = time.monotonic()
     dice = random.Random(f"partners/{seed}")
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         world = WORLDS[part.done % len(WORLDS)]
         loss = Loss(tuple(dice.sample(range(world), dice.choice((1, 1, 2)))), dice.random() < 0.5, dice.randint(2, 4))
         ground = here.fresh(str(part.done))
         nodes = [ground.fresh(f"node-{rank}") for rank in range(world)]
         try:
-            wrong = _one(ground, nodes, seed + part.done, loss, part)
+            wrong = _lose_nodes(ground, nodes, seed + part.done, loss, part)
         finally:
             for node in nodes:
                 node.clear()
@@ -68,7 +68,7 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _one(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: PartOutcome) -> str:
+def _lose_nodes(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: PartOutcome) -> str:
     world = len(nodes)
     first = [
         LifeSpec(
@@ -89,17 +89,23 @@ def _one(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: P
         for rank, node in enumerate(nodes)
     ]
     ranks = [life.start(order) for order in first]
-    until(lambda: all(_saved(life.events(one.events)) >= loss.saves for one in first) or _ended(ranks), _SECONDS)
+    wait_until(
+        lambda: (
+            all(_count_sealed_saves(life.read_events(order.events)) >= loss.saves for order in first)
+            or _have_ended(ranks)
+        ),
+        _SECONDS,
+    )
     # Agents first: those that live when trainers have died bring the newest to storage, and a lost node's do not.
     for number, node in enumerate(nodes):
         if loss.agents or number in loss.nodes:
             node.kill_agents()
-    told = [life.events(order.events) for order in first]
+    first_events = [life.read_events(order.events) for order in first]
     for rank in ranks:
         rank.kill()
         rank.join()
-    if any(event["what"] in ("error", "save raised") for events in told for event in events):
-        return f"it could not begin: {told}"
+    if any(event["what"] in ("error", "save raised") for events in first_events for event in events):
+        return f"it could not begin: {first_events}"
     copied = not any("no copy of" in path.read_text() for node in nodes for path in node.shm.rglob("*.log"))
     for number in loss.nodes:
         by_descriptor.remove_tree(nodes[number].shm)
@@ -116,57 +122,61 @@ def _one(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: P
         for rank, order in enumerate(first)
     ]
     ranks = [life.start(order) for order in second]
-    until(lambda: _ended(ranks), _SECONDS)
+    wait_until(lambda: _have_ended(ranks), _SECONDS)
     for rank in ranks:
         if rank.exitcode is None:
             rank.kill()
         rank.join()
-    found = [life.events(order.events) for order in second]
-    floor = _floor(told, nodes, loss, copied)
+    second_events = [life.read_events(order.events) for order in second]
+    floor = _oldest_allowed_seq(first_events, nodes, loss, copied)
     part.counts["lost with no copy of something"] += not copied
-    return _judged(found, floor, part) or _left(nodes)
+    return _find_violations(second_events, floor, part) or _check_memory_empty(nodes)
 
 
-def _saved(events: Events) -> int:
-    return sum(event["what"] == "saving" for event in events) if _is_held(events) else 0
+def _count_sealed_saves(events: Events) -> int:
+    return sum(event["what"] == "saving" for event in events) if _is_last_save_sealed(events) else 0
 
 
-def _is_held(events: Events) -> bool:
+def _is_last_save_sealed(events: Events) -> bool:
     """Whether what was saved last has had its time to be sealed."""
     return bool(events) and events[-1]["what"] != "saving"
 
 
-def _ended(ranks: Sequence[BaseProcess]) -> bool:
+def _have_ended(ranks: Sequence[BaseProcess]) -> bool:
     return all(rank.exitcode is not None for rank in ranks)
 
 
-def _floor(told: Sequence[Events], nodes: Sequence[Ground], loss: Loss, copied: bool) -> int:
+def _oldest_allowed_seq(events_by_rank: Sequence[Events], nodes: Sequence[Ground], loss: Loss, copied: bool) -> int:
     """The oldest seq that may come back."""
     holder = partners_of([RankNode((socket.gethostname(), str(node.shm)), "") for node in nodes])
-    held = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
-    levels = (SaveState.SEALED, SaveState.DURABLE) if held else (SaveState.DURABLE,)
-    return max((event["seq"] for events in told for event in events if event["what"] in levels), default=0)
+    copies_survive = copied and all(holder[number] not in loss.nodes for number in loss.nodes)
+    levels = (SaveState.SEALED, SaveState.DURABLE) if copies_survive else (SaveState.DURABLE,)
+    return max((event["seq"] for events in events_by_rank for event in events if event["what"] in levels), default=0)
 
 
-def _judged(found: Sequence[Events], floor: int, part: PartOutcome) -> str:
-    began = [next((one for one in events if one["what"] in ("restored", "fresh")), None) for events in found]
-    if None in began:
-        return f"not every rank has restored: {[events[-1:] for events in found]}"
-    restored = [one for one in began if one is not None]
+def _find_violations(events_by_rank: Sequence[Events], floor: int, part: PartOutcome) -> str:
+    start_events = [
+        next((event for event in events if event["what"] in ("restored", "fresh")), None) for events in events_by_rank
+    ]
+    if None in start_events:
+        return f"not every rank has restored: {[events[-1:] for events in events_by_rank]}"
+    restored = [event for event in start_events if event is not None]
     part.counts["restored from " + str(restored[0].get("tier", "nothing"))] += 1
-    wrong = [f"rank {rank}: {one['wrong']}" for rank, one in enumerate(restored) if one["wrong"]]
-    places = {(one.get("epoch", 0), one.get("seq", 0)) for one in restored}
-    if len(places) > 1:
-        wrong.append(f"the ranks restored {sorted(places)}")
-    if min(seq for _, seq in places) < floor:
-        wrong.append(f"restored {sorted(places)}, expected seq {floor} or later: {restored[0]['rejected']}")
-    if not all(events[-1]["what"] == "closed" and events[-1]["clean"] for events in found):
-        wrong.append(f"it did not end well: {[events[-1] for events in found]}")
+    wrong = [f"rank {rank}: {event['wrong']}" for rank, event in enumerate(restored) if event["wrong"]]
+    positions = {(event.get("epoch", 0), event.get("seq", 0)) for event in restored}
+    if len(positions) > 1:
+        wrong.append(f"the ranks restored {sorted(positions)}")
+    if min(seq for _, seq in positions) < floor:
+        wrong.append(f"restored {sorted(positions)}, expected seq {floor} or later: {restored[0]['rejected']}")
+    if not all(events[-1]["what"] == "closed" and events[-1]["clean"] for events in events_by_rank):
+        wrong.append(f"it did not end well: {[events[-1] for events in events_by_rank]}")
     return "; ".join(wrong)
 
 
-def _left(nodes: Sequence[Ground]) -> str:
+def _check_memory_empty(nodes: Sequence[Ground]) -> str:
     """What a run that has ended well leaves in its nodes' memory: nothing."""
-    until(lambda: not any(node.agents() for node in nodes), 20.0)
-    left = [os.path.join(folder, name) for node in nodes for folder, _, names in os.walk(node.shm) for name in names]
-    return f"left in memory: {[Path(name).name for name in left]}" if left else ""
+    wait_until(lambda: not any(node.agents() for node in nodes), 20.0)
+    remaining_files = [
+        os.path.join(folder, name) for node in nodes for folder, _, names in os.walk(node.shm) for name in names
+    ]
+    return f"left in memory: {[Path(name).name for name in remaining_files]}" if remaining_files else ""

@@ -15,7 +15,7 @@ class PartOutcome:
     """One part's outcome. `violations` is empty, or the engine is broken; each names what to repeat."""
 
     name: str
-    asked: int
+    requested: int
     done: int = 0
     seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
@@ -29,7 +29,7 @@ class PartOutcome:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "asked": self.asked,
+            "asked": self.requested,
             "done": self.done,
             "seconds": round(self.seconds, 1),
             "counts": dict(sorted(self.counts.items())),
@@ -46,12 +46,12 @@ class Budget:
         self._of = of
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return self._end - time.monotonic()
 
     @property
     def over(self) -> bool:
-        return self.left <= 0 or (self._of is not None and self._of.over)
+        return self.remaining <= 0 or (self._of is not None and self._of.over)
 
     def stop(self) -> None:
         """Be over."""

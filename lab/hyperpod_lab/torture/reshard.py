@@ -21,15 +21,15 @@ _STEP = 7
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
-    """Each change of the world once; more only as `part.asked` says."""
+    """Each change of the world once; more only as `part.requested` says."""
     begin = time.monotonic()
-    while part.done < part.asked and not budget.over:
+    while part.done < part.requested and not budget.over:
         before, after = CHANGES[part.done % len(CHANGES)]
         ground = here.fresh(str(part.done))
         seed_here = seed + part.done
-        wrong = _world(ground, seed_here, before, save=True)
+        wrong = _run_world(ground, seed_here, before, save=True)
         ground.kill_agents()
-        wrong = wrong or _world(ground, seed_here, after, save=False)
+        wrong = wrong or _run_world(ground, seed_here, after, save=False)
         ground.kill_agents()
         part.done += 1
         part.counts[f"{before} -> {after}"] += 1
@@ -38,12 +38,14 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
     part.seconds = time.monotonic() - begin
 
 
-def _world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
+def _run_world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
     """Let `world` ranks save, or restore and compare; what was wrong, or ""."""
     meeting = str(ground.disk / f"rendezvous-{world}-{save}")
-    answers = [ground.disk / f"answer-{world}-{save}.{rank}" for rank in range(world)]
+    outcome_paths = [ground.disk / f"answer-{world}-{save}.{rank}" for rank in range(world)]
     ranks: list[BaseProcess] = [
-        life.spawn(_rank, (ground.root, str(ground.shm), meeting, str(answers[rank]), seed, rank, world, save))
+        life.spawn(
+            _run_rank, (ground.root, str(ground.shm), meeting, str(outcome_paths[rank]), seed, rank, world, save)
+        )
         for rank in range(world)
     ]
     for rank in ranks:
@@ -51,11 +53,13 @@ def _world(ground: Ground, seed: int, world: int, *, save: bool) -> str:
         if rank.exitcode is None:
             rank.kill()
             rank.join()
-    said = [json.loads(path.read_text()) if path.exists() else "no answer" for path in answers]
-    return "; ".join(f"rank {rank}: {answer}" for rank, answer in enumerate(said) if answer != "equal")
+    outcomes = [json.loads(path.read_text()) if path.exists() else "no answer" for path in outcome_paths]
+    return "; ".join(f"rank {rank}: {outcome}" for rank, outcome in enumerate(outcomes) if outcome != "equal")
 
 
-def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, world: int, save: bool) -> None:
+def _run_rank(
+    root: str, shm: str, meeting: str, outcome_path: str, seed: int, rank: int, world: int, save: bool
+) -> None:
     os.environ.update({HPK_SHM_DIR: shm, HPK_AGENT_LINGER: "10", "GLOO_SOCKET_IFNAME": "lo"})
     import torch
     import torch.distributed as dist
@@ -63,10 +67,10 @@ def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, 
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-        said = _save_or_compare(root, seed, save)
+        outcome = _save_or_compare(root, seed, save)
     except Exception as err:
-        said = f"{type(err).__name__}: {str(err)[:600]}"
-    by_descriptor.write_text(answer, json.dumps(said))
+        outcome = f"{type(err).__name__}: {str(err)[:600]}"
+    by_descriptor.write_text(outcome_path, json.dumps(outcome))
     os._exit(0)
 
 
@@ -82,7 +86,7 @@ def _save_or_compare(root: str, seed: int, save: bool) -> str:
         saved = manager.save(_STEP, state, on_busy="wait").wait(SaveState.DURABLE, timeout=60.0)
         wrong = [] if saved and manager.close() else ["it was not saved"]
     else:
-        wrong = _differs(model, optimizer, seed)
+        wrong = _find_differences(model, optimizer, seed)
         if not isinstance(got, Restored) or got.step != _STEP:
             wrong.insert(0, f"restored {got}")
         manager.close()
@@ -124,21 +128,21 @@ _BUFFERS: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _tensors(model: Any, optimizer: Any) -> dict[str, Any]:
-    found = dict(model.named_parameters()) | dict(model.named_buffers())
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, parameter in model.named_parameters():
-        found |= {f"{name}:{key}": value for key, value in optimizer.state[parameter].items() if key != "step"}
-    return found
+        tensors |= {f"{name}:{key}": value for key, value in optimizer.state[parameter].items() if key != "step"}
+    return tensors
 
 
-def _right(seed: int, name: str, tensor: Any) -> Any:
+def _expected_tensor(seed: int, name: str, tensor: Any) -> Any:
     """What the whole of this tensor must be."""
     import torch
 
     from hyperpod_lab.torture.subject import put_bytes
 
-    whole = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    put_bytes(whole, random.Random(f"{seed}/{name}").randbytes(whole.numel() * whole.element_size()))
-    return whole
+    expected = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    put_bytes(expected, random.Random(f"{seed}/{name}").randbytes(expected.numel() * expected.element_size()))
+    return expected
 
 
 def _fill(model: Any, optimizer: Any, seed: int) -> None:
@@ -151,14 +155,14 @@ def _fill(model: Any, optimizer: Any, seed: int) -> None:
         )
     with torch.no_grad():
         for name, tensor in _tensors(model, optimizer).items():
-            whole = _right(seed, name, tensor)
+            expected = _expected_tensor(seed, name, tensor)
             if isinstance(tensor, DTensor):
-                tensor.to_local().copy_(distribute_tensor(whole, tensor.device_mesh, tensor.placements).to_local())
+                tensor.to_local().copy_(distribute_tensor(expected, tensor.device_mesh, tensor.placements).to_local())
             else:
-                tensor.copy_(whole)
+                tensor.copy_(expected)
 
 
-def _differs(model: Any, optimizer: Any, seed: int) -> list[str]:
+def _find_differences(model: Any, optimizer: Any, seed: int) -> list[str]:
     from torch.distributed.tensor import DTensor
 
     from hyperpod_lab.torture.subject import get_bytes
@@ -170,7 +174,7 @@ def _differs(model: Any, optimizer: Any, seed: int) -> list[str]:
     if model.tied is not model.table:
         wrong.append("the tie")
     for name, tensor in tensors.items():
-        found = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        if get_bytes(found) != get_bytes(_right(seed, name, tensor)):
+        restored = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if get_bytes(restored) != get_bytes(_expected_tensor(seed, name, tensor)):
             wrong.append(name)
     return wrong

@@ -60,13 +60,13 @@ class Subject:
         self.state = State(self.model, self.optimizer, extra=self.extra, rng=False)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        found = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        tensors = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state[parameter].items():
-                found[f"{name}:{key}"] = value
+                tensors[f"{name}:{key}"] = value
         if "own" in self.extra:
-            found[f"own of rank {self._rank}"] = self.extra["own"]
-        return found
+            tensors[f"own of rank {self._rank}"] = self.extra["own"]
+        return tensors
 
     def _bytes(self, epoch: int, step: int, name: str, size: int) -> bytes:
         return random.Random(f"{self._seed}/{epoch}/{step}/{name}").randbytes(size)
@@ -83,7 +83,7 @@ class Subject:
         for name, tensor in self._tensors().items():
             put_bytes(tensor, self._bytes(epoch, step, name, tensor.numel() * tensor.element_size()))
 
-    def differs(self, epoch: int, step: int) -> list[str]:
+    def find_differences(self, epoch: int, step: int) -> list[str]:
         """What is not as `fill(epoch, step)` leaves it; empty when every bit is."""
         wrong = [] if self.extra.get("stamp") == [epoch, step, self._rank] else [f"stamp {self.extra.get('stamp')}"]
         names = self._tensors()
@@ -96,7 +96,7 @@ class Subject:
                 wrong.append(name)
         return wrong
 
-    def wipe(self) -> None:
+    def clear(self) -> None:
         """Forget everything, so that nothing can look restored that was not."""
         for tensor in self._tensors().values():
             put_bytes(tensor, bytes(tensor.numel() * tensor.element_size()))

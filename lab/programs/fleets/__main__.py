@@ -32,13 +32,13 @@ SECONDS = 300.0
 """As long as a part may take."""
 
 Rows = Dict[str, Dict[str, float]]
-Found = Dict[int, Dict[str, Rows]]
+Figures = Dict[int, Dict[str, Rows]]
 
 
 class Bar(NamedTuple):
     """What the issue asks for: `value` of the rows of a size, in its unit, at most `limit`."""
 
-    words: str
+    label: str
     size: int
     part: str
     value: Callable[[Rows], float]
@@ -63,29 +63,29 @@ BARS: Tuple[Bar, ...] = (
 )
 
 
-def foreseen(found: Found, size: int, part: str, field: str) -> float:
+def predict_usage(figures: Figures, size: int, part: str, field: str) -> float:
     """What the part would take of `field` by its last two sizes, and at least in proportion; 0 when nothing is known.
 
     `s`: of CPU, of all its rows together (the time in which all other ranks are simulated says nothing about it, and
     has a deadline of its own); `rss_mb`: of its peak.
     """
-    known = [(ranks, _taken(parts[part], field)) for ranks, parts in found.items() if parts.get(part)]
-    if not known:
+    measured = [(ranks, _usage_of(parts[part], field)) for ranks, parts in figures.items() if parts.get(part)]
+    if not measured:
         return 0.0
-    ranks, last = known[-1]
+    ranks, last = measured[-1]
     power = 1.0
-    if len(known) > 1 and known[-2][1] > 0:
-        power = min(2.0, max(1.0, math.log(last / known[-2][1]) / math.log(ranks / known[-2][0])))
+    if len(measured) > 1 and measured[-2][1] > 0:
+        power = min(2.0, max(1.0, math.log(last / measured[-2][1]) / math.log(ranks / measured[-2][0])))
     return last * (size / ranks) ** power
 
 
-def _taken(rows: Rows, field: str) -> float:
+def _usage_of(rows: Rows, field: str) -> float:
     if field == "rss_mb":
         return max(row.get("rss_mb", 0.0) for row in rows.values())
     return sum(row.get("cpu_s", 0.0) for row in rows.values())
 
 
-def measure(part: str, size: int, root: Path) -> Tuple[Rows, str]:
+def run_part(part: str, size: int, root: Path) -> Tuple[Rows, str]:
     """The rows of a part, and why it did not come to its end, or ""."""
 
     def limited() -> None:
@@ -95,31 +95,33 @@ def measure(part: str, size: int, root: Path) -> Tuple[Rows, str]:
     root.mkdir(parents=True, exist_ok=True)
     rows: Rows = {}
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        words = [sys.executable, str(HERE / f"{part}.py"), str(size), str(root)]
-        process = subprocess.Popen(words, stdout=out, stderr=errors, preexec_fn=limited)
+        command = [sys.executable, str(HERE / f"{part}.py"), str(size), str(root)]
+        process = subprocess.Popen(command, stdout=out, stderr=errors, preexec_fn=limited)
         try:
-            why = "" if process.wait(2 * SECONDS) == 0 else f"exit code {process.returncode}"
+            failure = "" if process.wait(2 * SECONDS) == 0 else f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            why = f"not done after {2 * SECONDS:g} s"
+            failure = f"not done after {2 * SECONDS:g} s"
         out.seek(0)
         errors.seek(0)
         for line in out:
             if line.startswith("{"):
                 rows.update(json.loads(line))
         last = errors.read().strip().splitlines()[-1:]
-    return rows, f"{why}: {last[0] if last else ''}" if why else ""
+    return rows, f"{failure}: {last[0] if last else ''}" if failure else ""
 
 
-def show(found: Found, size: int, part: str) -> None:
+def print_figures(figures: Figures, size: int, part: str) -> None:
     """A table of what was measured, with the growth since the size before."""
-    rows = found[size].get(part, {})
-    before = next(((n, found[n][part]) for n in sorted(found, reverse=True) if n < size and found[n].get(part)), None)
+    rows = figures[size].get(part, {})
+    before = next(
+        ((n, figures[n][part]) for n in sorted(figures, reverse=True) if n < size and figures[n].get(part)), None
+    )
     for name, row in rows.items():
         if name == "files":
-            words = ", ".join(f"{file} {amount / 1e6:.2f} MB" for file, amount in row.items())
-            print(f"{size:>6}  files of a commit: {words}")
+            file_sizes = ", ".join(f"{file} {amount / 1e6:.2f} MB" for file, amount in row.items())
+            print(f"{size:>6}  files of a commit: {file_sizes}")
             continue
         cells = []
         for field, unit, scale in (
@@ -141,18 +143,18 @@ def _growth(before: Optional[Tuple[int, Rows]], name: str, row: Dict[str, float]
     return f" (x2 {(row[field] / before[1][name][field]) ** (1 / math.log2(size / before[0])):.2f})"
 
 
-def bars(found: Found, sizes: List[int]) -> List[str]:
+def describe_bars(figures: Figures, sizes: List[int]) -> List[str]:
     """Each bar of the sizes that were asked for: met, or missed and why."""
     lines = []
     for bar in BARS:
         if bar.size not in sizes:
             continue
         try:
-            value = bar.value(found[bar.size][bar.part])
-            word, said = ("met" if value < bar.limit else "MISSED"), f"{value:.2f} {bar.unit}"
+            value = bar.value(figures[bar.size][bar.part])
+            verdict, measured = ("met" if value < bar.limit else "MISSED"), f"{value:.2f} {bar.unit}"
         except (KeyError, ValueError):
-            word, said = "MISSED", "not run"
-        lines.append(f"{word:<7} {bar.words} at {bar.size:,} ranks: {said}, wanted < {bar.limit:g} {bar.unit}")
+            verdict, measured = "MISSED", "not run"
+        lines.append(f"{verdict:<7} {bar.label} at {bar.size:,} ranks: {measured}, wanted < {bar.limit:g} {bar.unit}")
     return lines
 
 
@@ -164,29 +166,29 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="all figures, for a machine")
     args = parser.parse_args()
     sizes = [int(text) for text in args.ranks.split(",")]
-    found: Found = {}
+    figures: Figures = {}
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hyperpod-kit-fleets-", dir=args.dir) as directory:
         for size in sizes:
-            found[size] = {}
+            figures[size] = {}
             for part in args.parts.split(","):
                 root = Path(directory, "deciding" if part == "deciding" else "saved", str(size), "root")
-                seconds, memory = foreseen(found, size, part, "s"), foreseen(found, size, part, "rss_mb")
+                seconds, memory = predict_usage(figures, size, part, "s"), predict_usage(figures, size, part, "rss_mb")
                 if seconds > SECONDS or memory > MEMORY_MB:
                     print(f"{size:>6}  {part}: not run: by its growth {memory / 1000:.1f} GB, {seconds:.0f} s of CPU")
                     continue
                 if part == "planning" and not (root / "LATEST").exists():
                     print(f"{size:>6}  {part}: not run: nothing was committed")
                     continue
-                found[size][part], why = measure(part, size, root)
-                show(found, size, part)
-                if why:
-                    print(f"{size:>6}  {part}: {why}")
+                figures[size][part], failure = run_part(part, size, root)
+                print_figures(figures, size, part)
+                if failure:
+                    print(f"{size:>6}  {part}: {failure}")
             shutil.rmtree(Path(directory), ignore_errors=True)
             Path(directory).mkdir(exist_ok=True)
-    print("\n".join(["", *bars(found, sizes), f"{time.monotonic() - begin:.0f} s in all"]))
+    print("\n".join(["", *describe_bars(figures, sizes), f"{time.monotonic() - begin:.0f} s in all"]))
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Set
 
 import model
@@ -50,17 +51,17 @@ class HeldCapture:
     def __init__(self, key: Key) -> None:
         self.key, self.slot, self.shard, self.part = key, None, None, None
         self.jobs: Set[str] = set()
-        self.attempt = f"seq-{key[1]:06d}.step-{10 * key[1]:010d}.e{key[0]}-{key[2]}"
+        self.checkpoint_id = f"seq-{key[1]:06d}.step-{10 * key[1]:010d}.e{key[0]}-{key[2]}"
 
 
 class HeldCaptures:
     """Rank 0 has every capture."""
 
     def __init__(self) -> None:
-        self._found: Dict[Key, HeldCapture] = {}
+        self._captures: Dict[Key, HeldCapture] = {}
 
     def get(self, key: Key) -> HeldCapture:
-        return self._found.setdefault(key, HeldCapture(key))
+        return self._captures.setdefault(key, HeldCapture(key))
 
 
 class Rank0:
@@ -80,7 +81,7 @@ class Rank0:
             keep=None,
             stopped=lambda: False,
         )
-        hub = rpc.Hub(TOKEN, self._heard, peers=world - 1, addresses=["127.0.0.1"])
+        hub = rpc.Hub(TOKEN, self._on_message, peers=world - 1, addresses=["127.0.0.1"])
         self.hub = hub
         chores = Worker("chores", self.events.put)
         counted = FailureCounter(
@@ -88,23 +89,34 @@ class Rank0:
         )
         self.ends: Set[OrderKind] = set()
         captures: Any = HeldCaptures()
-        self.leader = Leader(world, hub, captures, storage, self.events.put, self._told, chores, counted)
+        setup: Any = SimpleNamespace(world=world, incarnation=model.INCARNATION)
+        self.leader = Leader(
+            setup,
+            hub,
+            captures,
+            storage,
+            self.events.put,
+            self._on_order,
+            lambda event: None,
+            counted,
+            is_trainer_alive=lambda: True,
+        )
 
-    def _heard(self, rank: int, said: Any) -> None:
-        if said is None:
+    def _on_message(self, rank: int, message: Any) -> None:
+        if message is None:
             self.events.put(agent_events.RankDisconnected(rank))
             return
-        report = parse_rank_report(said)
+        report = parse_rank_report(message)
         if report is not None:
             self.events.put(agent_events.FromRank(rank, report))
 
-    def _told(self, order: Order) -> None:
+    def _on_order(self, order: Order) -> None:
         if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.key(3):
             print(f"a save came to nothing: {order.note}", file=sys.stderr, flush=True)
             os._exit(1)
         self.ends.add(order.kind)
 
-    def until_answered(self) -> Dict[str, int]:
+    def run_until_response(self) -> Dict[str, int]:
         """Take up what comes until the peers have answered; their answer."""
         while True:
             event = self.events.get()
@@ -122,9 +134,9 @@ class Peers:
     """The process of all others."""
 
     def __init__(self, rank0: Rank0) -> None:
-        words = [str(rank0.hub.port), TOKEN, str(rank0.world), rank0.whose.run_id, rank0.root]
+        arguments = [str(rank0.hub.port), TOKEN, str(rank0.world), rank0.whose.run_id, rank0.root]
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("peers.py")), *words],
+            [sys.executable, str(Path(__file__).with_name("peers.py")), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -139,9 +151,9 @@ class Peers:
             print("the peers have ended", file=sys.stderr, flush=True)
             os._exit(1)
 
-    def do(self, words: str) -> None:
+    def send_command(self, command: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(words + "\n")
+        self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
 
     def close(self) -> None:
@@ -156,32 +168,32 @@ def main(world: int, root: str) -> None:
     base = status("VmRSS")
     rank0 = Rank0(world, root)
     peers = Peers(rank0)
-    own = rank0.leader.on_report
-    teller = ReportEncoder(inline_texts=True)
+    on_report = rank0.leader.on_report
+    encoder = ReportEncoder(inline_texts=True)
 
-    def phase(name: str, words: str, first: Callable[[], None] = lambda: None) -> None:
+    def phase(name: str, command: str, first: Callable[[], None] = lambda: None) -> None:
         with meter.phase(name) as row:
-            peers.do(words)
+            peers.send_command(command)
             first()
-            answer = rank0.until_answered()
-            row["bytes_in"], row["bytes_out"] = answer["sent"], answer["received"]
+            response = rank0.run_until_response()
+            row["bytes_in"], row["bytes_out"] = response["sent"], response["received"]
 
     phase("start", "join")
     for seq, kind in ((1, "new layout"), (2, "same layout")):
         key = model.key(seq)
         report = model.report(0, world, seq, rank0.whose.run_id, root)
-        done = RankPersisted(key, teller.encode(report))
-        phase(f"captured, {kind}", f"captured {seq}", partial(own, 0, RankCaptured(key, False, None)))
-        phase(f"sealed, {kind}", f"sealed {seq}", partial(own, 0, RankSealed(key)))
-        phase(f"commit, {kind}", f"persisted {seq}", partial(own, 0, done))
-    files = Path(root) / HeldCapture(model.key(1)).attempt
+        done = RankPersisted(key, encoder.encode(report))
+        phase(f"captured, {kind}", f"captured {seq}", partial(on_report, 0, RankCaptured(key, False, None)))
+        phase(f"sealed, {kind}", f"sealed {seq}", partial(on_report, 0, RankSealed(key)))
+        phase(f"commit, {kind}", f"persisted {seq}", partial(on_report, 0, done))
+    files = Path(root) / HeldCapture(model.key(1)).checkpoint_id
     meter.rows["files"] = {path.name: path.stat().st_size for path in sorted(files.iterdir())}
     print(json.dumps({"files": meter.rows["files"]}), flush=True)
-    own(0, RankCaptured(model.key(3), False, None))
+    on_report(0, RankCaptured(model.key(3), False, None))
     phase("captured before a death", "captured 3")
     rank0.leader.membership.hurried = True  # as an agent's is whose trainer was ended for the lost node's sake
     phase("death of a node", "death 3")
-    own(0, RankDone())
+    on_report(0, RankDone())
     phase("end", "end")
     meter.rows["before"] = {"rss_mb": base}
     meter.peak()

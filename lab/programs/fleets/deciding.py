@@ -72,7 +72,7 @@ def checkpoint(root: str, world: int) -> None:
     commit.commit(open_store(root), attempt, body, extra)
 
 
-def look_at_nodes(meter: Meter, nodes: int) -> None:
+def measure_node_check(meter: Meter, nodes: int) -> None:
     """One round of the watch, where one node refuses."""
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
     try:
@@ -81,10 +81,10 @@ def look_at_nodes(meter: Meter, nodes: int) -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             dead = closed.getsockname()[1]
-            places = {f"node-{n:05d}": (f"127.1.{n // 250}.{n % 250 + 1}", port) for n in range(nodes)}
-            places["node-00000"] = ("127.0.0.1", dead)
+            addresses = {f"node-{n:05d}": (f"127.1.{n // 250}.{n % 250 + 1}", port) for n in range(nodes)}
+            addresses["node-00000"] = ("127.0.0.1", dead)
             with meter.phase("look at all nodes") as row:
-                answers = list(reach.reach(places, 5.0).values())
+                answers = list(reach.reach(addresses, 5.0).values())
                 row["unasked"] = answers.count(reach.UNASKED)
                 row["wrong"] = nodes - 1 - answers.count(reach.OPEN)
     finally:
@@ -102,7 +102,7 @@ def main(world: int, root: str) -> None:
             raise SystemExit("another checkpoint was decided on")
         row["bytes_in"] = read_bytes() - before
     nodes = max(1, world // NODE)
-    look_at_nodes(meter, nodes)
+    measure_node_check(meter, nodes)
     with meter.phase("names of all nodes"):
         names = [f"node-{number:05d}" for number in range(nodes)]
         if hostlist.expand(hostlist.compress(names)) != names:

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import digest, layout, manifest
 from hyperpod_kit.checkpoint.repository.rank_extra_state import RankStateLocation
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
 
-HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
+HIDDEN, INNER, VOCABULARY, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
 INCARNATION = "abc123"
 HEADER = 750 * 1024
 """Bytes of a shard's header: about 250 a tensor, in whole pages."""
@@ -35,10 +35,10 @@ Shape = Tuple[int, ...]
 @lru_cache(maxsize=None)
 def parameters() -> Dict[str, Shape]:
     """Name -> shape."""
-    found: Dict[str, Shape] = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
+    shapes: Dict[str, Shape] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     for number in range(LAYERS):
         at = f"model.layers.{number}."
-        found.update(
+        shapes.update(
             {
                 f"{at}self_attn.q_proj.weight": (HIDDEN, HIDDEN),
                 f"{at}self_attn.k_proj.weight": (KEYS, HIDDEN),
@@ -51,7 +51,7 @@ def parameters() -> Dict[str, Shape]:
                 f"{at}post_attention_layernorm.weight": (HIDDEN,),
             }
         )
-    return {**found, "model.norm.weight": (HIDDEN,), "lm_head.weight": (WORDS, HIDDEN)}
+    return {**shapes, "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
 
 
 def divided() -> Iterator[Tuple[str, Shape]]:
@@ -70,13 +70,15 @@ def rows(extent: int, world: int, rank: int) -> Tuple[int, int]:
 
 def specs(rank: int, world: int) -> List[TensorSpec]:
     """What is in a rank's shard."""
-    found = []
+    tensor_specs = []
     for name, shape in divided():
         begin, end = rows(shape[0], world, rank)
         if end > begin:
-            found.append(TensorSpec(name, "F32", (end - begin, *shape[1:]), (begin, *(0 for _ in shape[1:])), shape))
+            tensor_specs.append(
+                TensorSpec(name, "F32", (end - begin, *shape[1:]), (begin, *(0 for _ in shape[1:])), shape)
+            )
     steps = sorted(f"optimizer.state.{name}.step" for name in parameters())
-    return found + [TensorSpec(name, "F32", ()) for name in steps[rank::world]]
+    return tensor_specs + [TensorSpec(name, "F32", ()) for name in steps[rank::world]]
 
 
 def count() -> int:
@@ -110,7 +112,7 @@ def _shared_text() -> str:
     return json.dumps(_shared_tree(), separators=(",", ":"))
 
 
-def own_text(rank: int, seq: int) -> str:
+def rank_text(rank: int, seq: int) -> str:
     """What lies in the rank's shard of it."""
     state = hashlib.shake_128(b"%d %d" % (rank, seq)).digest(RANDOM_STATE)
     random = {"torch": {"$": "bytes", "v": base64.b64encode(state).decode()}}
@@ -119,25 +121,25 @@ def own_text(rank: int, seq: int) -> str:
 
 def text(rank: int, seq: int) -> str:
     """Everything that is not a tensor, of one rank at one save."""
-    return _shared_text()[:-1] + "," + own_text(rank, seq)[1:]
+    return _shared_text()[:-1] + "," + rank_text(rank, seq)[1:]
 
 
 def in_shard(rank: int, seq: int, end: int) -> Optional[InShard]:
     """Where a rank's own part is, behind tensors that end at byte `end`. Rank 0 tells all of its own."""
     if not rank:
         return None
-    own = own_text(rank, seq).encode()
-    return InShard(RankStateLocation(end, len(own), digest.small(own)), ("extra", "rng"))
+    encoded = rank_text(rank, seq).encode()
+    return InShard(RankStateLocation(end, len(encoded), digest.small(encoded)), ("extra", "rng"))
 
 
 def placed(rank: int, world: int) -> Tuple[Placed, ...]:
     """The same with their places, in the order in which a shard is laid out."""
     at = HEADER
-    found = []
+    placements = []
     for spec in sorted(specs(rank, world), key=_order):
-        found.append(Placed(spec, at, at + spec.nbytes))
+        placements.append(Placed(spec, at, at + spec.nbytes))
         at += spec.nbytes
-    return tuple(found)
+    return tuple(placements)
 
 
 def key(seq: int) -> control_page.Key:
@@ -181,7 +183,7 @@ def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
         root,
         body,
         end,
-        sum(one.spec.first for one in pieces),
+        sum(piece.spec.first for piece in pieces),
     )
     return Report(
         made,
@@ -192,50 +194,51 @@ def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
     )
 
 
-class OneForAll(ReportEncoder):
-    """The texts of all ranks. Each rank's own teller says a text outright once it was asked for it; this one never
+class SharedEncoder(ReportEncoder):
+    """The texts of all ranks. Each rank's own encoder says a text outright once it was asked for it; this one never
     does, or all ranks would."""
 
-    def text(self, wanted: str) -> Optional[str]:
-        found = super().find_text(wanted)
+    def find_text(self, text_digest: str) -> Optional[str]:
+        text_or_none = super().find_text(text_digest)
         self._requested.clear()
-        return found
+        return text_or_none
 
 
 class Reporters:
-    """The tellers of all ranks: what each would say, with less work for those whose shards are alike.
+    """The encoders of all ranks: what each would say, with less work for those whose shards are alike.
 
-    A rank without scalars says what `ReportTeller` says of another one of its pattern, with its own boxes, places,
-    sizes, random states and digests put in their places. `checked` compares that with what its own teller says.
+    A rank without scalars says what `ReportEncoder` encodes of another one of its pattern, with its own boxes, places,
+    sizes, random states and digests put in their places. `matches_encoder` compares that with what its own encoder
+    says.
     """
 
     def __init__(self, world: int, run_id: str, root: str) -> None:
         self._world, self._run_id, self._root = world, run_id, root
-        self.teller = OneForAll()
+        self.encoder = SharedEncoder()
         self._patterns: Dict[Tuple[Any, ...], Tuple[List[Any], Tuple[int, ...]]] = {}
         self._alike: Tuple[int, List[Any]] = (0, [])
 
-    def said(self, rank: int, seq: int) -> Dict[str, Any]:
+    def encode_report(self, rank: int, seq: int) -> Dict[str, Any]:
         """Of a layout at the first save only."""
-        self.teller.reset()
+        self.encoder.reset()
         if seq > 1:
-            return self._same_layout(rank, seq)
+            return self._encode_same_layout(rank, seq)
         if rank < len(parameters()):
-            said = self.teller.encode(report(rank, self._world, seq, self._run_id, self._root))
+            encoded = self.encoder.encode(report(rank, self._world, seq, self._run_id, self._root))
         else:
-            said = self._short(rank, seq)
-        return said
+            encoded = self._encode_from_pattern(rank, seq)
+        return encoded
 
-    def checked(self, rank: int) -> bool:
-        self.teller.reset()
-        mine = self.teller.encode(report(rank, self._world, 1, self._run_id, self._root))
-        page = mine["page"]
+    def matches_encoder(self, rank: int) -> bool:
+        self.encoder.reset()
+        expected = self.encoder.encode(report(rank, self._world, 1, self._run_id, self._root))
+        page = expected["page"]
         page["extra_root"] = ""  # of a text that is not made here
-        short = self._short(rank, 1)
+        short = self._encode_from_pattern(rank, 1)
         short["page"]["extra_root"] = ""
-        return json.dumps(mine, sort_keys=True) == json.dumps(short, sort_keys=True)
+        return json.dumps(expected, sort_keys=True) == json.dumps(short, sort_keys=True)
 
-    def _short(self, rank: int, seq: int) -> Dict[str, Any]:
+    def _encode_from_pattern(self, rank: int, seq: int) -> Dict[str, Any]:
         shapes = sorted(set(parameters().values()))
         cut = [rows(shape[0], self._world, rank) for shape in shapes]
         kind = tuple(
@@ -243,20 +246,20 @@ class Reporters:
             for shape, (begin, end) in zip(shapes, cut)
         )
         if kind not in self._patterns:
-            self.teller.reset()
-            full = self.teller.encode(report(rank, self._world, seq, self._run_id, self._root))
-            _, boxes, whole = json.loads(full["own"])
-            assert not whole
+            self.encoder.reset()
+            full = self.encoder.encode(report(rank, self._world, seq, self._run_id, self._root))
+            _, boxes, scalars = json.loads(full["own"])
+            assert not scalars
             self._patterns[kind] = (full["pattern"], tuple(shapes.index(tuple(box[3])) for box in boxes))
         pattern, numbers = self._patterns[kind]
         boxes = []
         for number in numbers:
             (begin, end), shape = cut[number], shapes[number]
             boxes.append(["F32", [end - begin, *shape[1:]], [begin, *(0 for _ in shape[1:])], list(shape)])
-        said = json.dumps([HEADER if boxes else 0, boxes, []], separators=(",", ":"))
-        return {**self._same_layout(rank, seq), "own": said, "pattern": pattern}
+        layout_text = json.dumps([HEADER if boxes else 0, boxes, []], separators=(",", ":"))
+        return {**self._encode_same_layout(rank, seq), "own": layout_text, "pattern": pattern}
 
-    def _same_layout(self, rank: int, seq: int) -> Dict[str, Any]:
+    def _encode_same_layout(self, rank: int, seq: int) -> Dict[str, Any]:
         """All but the layout."""
         scalars = len(range(rank, len(parameters()), self._world))
         size = HEADER + 4 * scalars
@@ -264,10 +267,10 @@ class Reporters:
             begin, end = rows(shape[0], self._world, rank)
             size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
         if self._alike[0] != seq:
-            self._alike = (seq, self.teller.encode(report(1, self._world, seq, self._run_id, self._root))["parts"])
+            self._alike = (seq, self.encoder.encode(report(1, self._world, seq, self._run_id, self._root))["parts"])
         body = text(rank, seq)
-        own = in_shard(rank, seq, size)
-        assert own is not None, "rank 0 is not short"
+        rank_state = in_shard(rank, seq, size)
+        assert rank_state is not None, "rank 0 is not short"
         made = page(rank, self._world, seq, self._run_id, self._root, "", size, scalars)
         made = replace(made, shard=replace(made.shard, extra_size=len(body), extra_root="blake2b:" + "2" * 32))
         record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
@@ -275,5 +278,5 @@ class Reporters:
             "page": made.to_json(),
             "record": record.to_json(),
             "parts": self._alike[1],
-            "tree": list(own.location),
+            "tree": list(rank_state.location),
         }

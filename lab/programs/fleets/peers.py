@@ -35,8 +35,8 @@ NODE = 8
 class Peer:
     """One agent's connection; sends and receives what Channel would, and counts it."""
 
-    def __init__(self, port: int, token: str, rank: int, teller: ReportEncoder) -> None:
-        self.teller, self.sent, self.received = teller, 0, 0
+    def __init__(self, port: int, token: str, rank: int, encoder: ReportEncoder) -> None:
+        self.encoder, self.sent, self.received = encoder, 0, 0
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
         met = handshake.perform_handshake(self.sock, token.encode(), rank, False, 60)
         if met is None:
@@ -46,12 +46,12 @@ class Peer:
         self.lines: Lines = met[1]
         self.lines.most = 1 << 28
 
-    def send(self, said: Dict[str, Any]) -> None:
-        data = self.seals.outgoing.sealed(json.dumps(said, separators=(",", ":")).encode()) + b"\n"
+    def send(self, message: Dict[str, Any]) -> None:
+        data = self.seals.outgoing.sealed(json.dumps(message, separators=(",", ":")).encode()) + b"\n"
         self.sock.sendall(data)
         self.sent += len(data)
 
-    def arrived(self, op: str) -> bool:
+    def receive_until(self, op: str) -> bool:
         """Take up what is there; whether that order was among it."""
         while True:
             line = self.lines.arrived()
@@ -60,11 +60,11 @@ class Peer:
                     raise SystemExit("rank 0's agent is gone")
                 return False
             self.received += len(line) + 1
-            said = json.loads(self.seals.incoming.opened(line))
-            if said["op"] == "tell":
-                key = (said["key"][0], said["key"][1], said["key"][2])
-                self.send(RankText(key, said["note"], self.teller.find_text(said["note"])).to_json())
-            elif said["op"] == op:
+            message = json.loads(self.seals.incoming.opened(line))
+            if message["op"] == "tell":
+                key = (message["key"][0], message["key"][1], message["key"][2])
+                self.send(RankText(key, message["note"], self.encoder.find_text(message["note"])).to_json())
+            elif message["op"] == op:
                 return True
 
 
@@ -78,58 +78,61 @@ class Fleet:
 
     def join(self) -> Tuple[int, int]:
         for rank in range(1, self.world):
-            self.peers[rank] = Peer(self._port, self._token, rank, self.reporters.teller)
+            self.peers[rank] = Peer(self._port, self._token, rank, self.reporters.encoder)
         return 0, 0
 
-    def everybody(self, say: Callable[[int], Dict[str, Any]], op: str) -> Tuple[int, int]:
+    def send_all(self, make_message: Callable[[int], Dict[str, Any]], op: str) -> Tuple[int, int]:
         for rank, peer in self.peers.items():
-            peer.send(say(rank))
-        return self.until(op)
+            peer.send(make_message(rank))
+        return self.run_until(op)
 
-    def until(self, op: str) -> Tuple[int, int]:
+    def run_until(self, op: str) -> Tuple[int, int]:
         """Until all have had that order, doing on the way what else they are asked; bytes sent and received by then."""
         ready = select.epoll()
-        left = {peer.sock.fileno(): peer for peer in self.peers.values()}
-        for number in left:
+        pending = {peer.sock.fileno(): peer for peer in self.peers.values()}
+        for number in pending:
             ready.register(number, select.EPOLLIN)
-        while left:
+        while pending:
             for number, _ in ready.poll():
-                if number in left and left[number].arrived(op):
-                    del left[number]
+                if number in pending and pending[number].receive_until(op):
+                    del pending[number]
                     ready.unregister(number)
         ready.close()
-        sent, received = sum(one.sent for one in self.peers.values()), sum(one.received for one in self.peers.values())
+        sent, received = (
+            sum(peer.sent for peer in self.peers.values()),
+            sum(peer.received for peer in self.peers.values()),
+        )
         self._sent, self._received, before = sent, received, (self._sent, self._received)
         return sent - before[0], received - before[1]
 
     def captured(self, seq: int) -> Tuple[int, int]:
-        return self.everybody(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
+        return self.send_all(lambda rank: RankCaptured(model.key(seq), False, None).to_json(), "persist")
 
     def sealed(self, seq: int) -> Tuple[int, int]:
-        return self.everybody(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
+        return self.send_all(lambda rank: RankSealed(model.key(seq)).to_json(), "sealed")
 
     def persisted(self, seq: int) -> Tuple[int, int]:
-        if seq == 1 and self.world > len(model.parameters()) and not self.reporters.checked(self.world - 1):
+        if seq == 1 and self.world > len(model.parameters()) and not self.reporters.matches_encoder(self.world - 1):
             raise SystemExit("the peers do not say what agents say")
-        return self.everybody(
-            lambda rank: RankPersisted(model.key(seq), self.reporters.said(rank, seq)).to_json(), "committed"
+        return self.send_all(
+            lambda rank: RankPersisted(model.key(seq), self.reporters.encode_report(rank, seq)).to_json(), "committed"
         )
 
     def death(self, seq: int) -> Tuple[int, int]:
         """A node's ranks are gone, in the middle of a save."""
         for rank in list(self.peers)[-NODE:]:
-            gone = self.peers.pop(rank)
-            self._sent, self._received = self._sent - gone.sent, self._received - gone.received
-            gone.sock.close()
-        return self.until("failed")
+            lost_peer = self.peers.pop(rank)
+            self._sent, self._received = self._sent - lost_peer.sent, self._received - lost_peer.received
+            lost_peer.sock.close()
+        return self.run_until("failed")
 
     def end(self) -> Tuple[int, int]:
-        return self.everybody(lambda rank: RankDone().to_json(), "bye")
+        return self.send_all(lambda rank: RankDone().to_json(), "bye")
 
 
-def main(words: List[str]) -> None:
+def main(arguments: List[str]) -> None:
     descriptors.raise_limit()
-    fleet = Fleet(int(words[0]), words[1], int(words[2]), words[3], words[4])
+    fleet = Fleet(int(arguments[0]), arguments[1], int(arguments[2]), arguments[3], arguments[4])
     for line in sys.stdin:
         name, *numbers = line.split()
         sent, received = getattr(fleet, name)(*map(int, numbers))

@@ -35,9 +35,9 @@ class Wire:
     def __init__(self, world: int) -> None:
         self.world, self.received = world, 0
 
-    def all_gather(self, out: Sequence[torch.Tensor], mine: torch.Tensor, group: Any = None) -> None:
+    def all_gather(self, out: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None) -> None:
         for row in out:
-            row.copy_(mine)
+            row.copy_(tensor)
 
     def broadcast(self, data: torch.Tensor, src: int, group: Any = None) -> None:
         self.received += data.numel() * data.element_size()
@@ -45,9 +45,9 @@ class Wire:
     def all_reduce(self, data: torch.Tensor, op: Any = None, group: Any = None) -> None:
         self.received += 2 * data.numel() * data.element_size()
 
-    def scatter(self, mine: torch.Tensor, rows: Any, src: int = 0, group: Any = None) -> None:
-        self.received += mine.numel()
-        mine.copy_(rows[0])
+    def scatter(self, tensor: torch.Tensor, rows: Any, src: int = 0, group: Any = None) -> None:
+        self.received += tensor.numel()
+        tensor.copy_(rows[0])
 
     def get_global_rank(self, group: Any, rank: int) -> int:
         return rank
@@ -63,10 +63,10 @@ class SimulatedRanks(Ranks):
         super().__init__(alone=True)
         self.alone, self.world = False, world
         self.wire = Wire(world)
-        found: Any = collectives
-        found.dist = self.wire
+        module: Any = collectives
+        module.dist = self.wire
 
-    def _all(self, data: bytes, size: int) -> List[bytes]:
+    def _all_gather_bytes(self, data: bytes, size: int) -> List[bytes]:
         self.wire.received += size * (self.world - 1)
         return super()._all_gather_bytes(data, size)
 
@@ -74,17 +74,17 @@ class SimulatedRanks(Ranks):
 def restore_plan(ranks: Ranks, root: str, run_id: str) -> ProvedHeader:
     """What all ranks do before they read their own shards."""
     store = open_store(root)
-    held = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
-    found = next(candidates.newest_first(ranks, store, held, candidates.NO_DECISION))
-    run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), found)
+    local_copies = ranks.gather(candidates.local_copies([], None, run_id, ranks.rank))
+    candidate = next(candidates.newest_first(ranks, store, local_copies, candidates.NO_DECISION))
+    run = CandidateRun(ranks, store, NearerTiers(run_id, (), None, 1), candidate)
     try:
         header = run.try_tiers([], lambda header: header)
     finally:
         run.close()
     assert header is not None
-    everybody = Agreement(ranks, found.checkpoint_id)
-    everybody.fit_and_share(lambda: ((), header.plan))
-    everybody.prove_and_share(lambda: ((), 1))
+    agreement = Agreement(ranks, candidate.checkpoint_id)
+    agreement.fit_and_share(lambda: ((), header.plan))
+    agreement.prove_and_share(lambda: ((), 1))
     return header
 
 
@@ -118,8 +118,8 @@ def main(world: int, root: str) -> None:
     middle = half // 2
     with meter.phase("reshard: what a rank needs") as row:
         needed = slices.needed_chunks(table, targets(middle, half), digest.CHUNK)
-        told = len(wire_values.pack([number for chunk in needed for number in chunk]))
-        row["bytes_in"] = told * (half - 1)
+        needed_bytes = len(wire_values.pack([number for chunk in needed for number in chunk]))
+        row["bytes_in"] = needed_bytes * (half - 1)
     del table
     with meter.phase("reshard: who reads what") as row:
         # The others want what the middle one wants, of shards as far from its own as they are from it.
@@ -127,8 +127,8 @@ def main(world: int, root: str) -> None:
         work = sharing.divide([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
         read = [chunk for chunks in work.alone for chunk in chunks] + [share.chunk for share in work.shared]
         sizes = [digest.split(record.size)[0] for record in header.body.shards]
-        seen = sum(min(digest.CHUNK, sizes[shard] - place * digest.CHUNK) for shard, place in read)
-        row["amplification"] = seen / sum(sizes)
+        read_bytes = sum(min(digest.CHUNK, sizes[shard] - chunk_index * digest.CHUNK) for shard, chunk_index in read)
+        row["amplification"] = read_bytes / sum(sizes)
     meter.peak()
 
 

@@ -50,8 +50,8 @@ CORPORA = {
 }
 
 CELLS = tuple(
-    Cell(name, place, workers)
-    for place, workers in (("warm", 0), ("warm", 2), ("cold", 0), ("s3", 0), ("warm", 1), ("cold", 2), ("s3", 2))
+    Cell(name, medium, workers)
+    for medium, workers in (("warm", 0), ("warm", 2), ("cold", 0), ("s3", 0), ("warm", 1), ("cold", 2), ("s3", 2))
     for name in CORPORA
 )
 """In the order in which they are measured: what the time does not reach comes in the next run."""
@@ -85,8 +85,8 @@ def write(corpus: Corpus, folder: str) -> dict[str, Any]:
 def _texts(size: int) -> Any:
     """Number -> words, most of which nobody else has in this order."""
     rng = random.Random(7)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
-    pool = " ".join(rng.choices(words, k=max(300_000, size // 2)))
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
+    pool = " ".join(rng.choices(vocabulary, k=max(300_000, size // 2)))
     return lambda number: pool[(at := number * 7919 % (len(pool) - size)) : at + size]
 
 

@@ -71,7 +71,7 @@ class Loader:
     modules: tuple[str, ...] = ()
     copies = False
 
-    def refuses(self, corpus: Corpus, place: str) -> str:
+    def refusal(self, corpus: Corpus, medium: str) -> str:
         """Why it does not read this; empty where it does."""
         return ""
 
@@ -115,8 +115,8 @@ class HfMap(Loader):
 
     name, distribution, modules = "HF map-style", "datasets", ("datasets",)
 
-    def refuses(self, corpus: Corpus, place: str) -> str:
-        return "reads S3 only by making its local copy: see the local rows" if place == "s3" else ""
+    def refusal(self, corpus: Corpus, medium: str) -> str:
+        return "reads S3 only by making its local copy: see the local rows" if medium == "s3" else ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         self._data(corpus, source)
@@ -146,7 +146,7 @@ class HfStream(HfMap):
 
     name, extra = "HF stream", "s3fs"
 
-    def refuses(self, corpus: Corpus, place: str) -> str:
+    def refusal(self, corpus: Corpus, medium: str) -> str:
         return ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
@@ -230,8 +230,8 @@ class Webdataset(Loader):
     name, distribution, modules = "webdataset", "webdataset", ("webdataset",)
     copies = True
 
-    def refuses(self, corpus: Corpus, place: str) -> str:
-        return "reads S3 through the aws command, which is not here" if place == "s3" and not self._aws() else ""
+    def refusal(self, corpus: Corpus, medium: str) -> str:
+        return "reads S3 through the aws command, which is not here" if medium == "s3" and not self._aws() else ""
 
     def prepare(self, corpus: Corpus, source: Source) -> None:
         import webdataset
@@ -262,4 +262,4 @@ class Webdataset(Loader):
 
 
 LOADERS = {kind.__name__: kind() for kind in (Elastic, HfMap, HfStream, Litdata, Mosaic, Webdataset)}
-OURS = "Elastic"
+KIT_LOADER = "Elastic"

@@ -23,10 +23,10 @@ from data_loaders import BUCKET, KEY, LOADERS, SECRET, Loader, Source
 def processor() -> float:
     """Seconds of this process and of all that it has started: those that have ended, and those that still run."""
     ended = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    return time.process_time() + ended + sum(map(_clock, below(os.getpid())))
+    return time.process_time() + ended + sum(map(_processor_seconds, descendants(os.getpid())))
 
 
-def below(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
     """All that a process has started and that still runs, and what those have started."""
     for task in os.listdir(f"/proc/{pid}/task"):
         try:
@@ -35,52 +35,52 @@ def below(pid: int) -> Iterator[int]:
             continue
         for child in map(int, children):
             yield child
-            yield from below(child)
+            yield from descendants(child)
 
 
-def _clock(pid: int) -> float:
+def _processor_seconds(pid: int) -> float:
     """Of a process that runs, and of its children that have ended."""
     try:
-        own = time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+        process_seconds = time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return own + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+    return process_seconds + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
-def read(loader: Loader, corpus: Corpus, source: Source, workers: int, proof: bool) -> dict[str, Any]:
+def read_epoch(loader: Loader, corpus: Corpus, source: Source, workers: int, proof: bool) -> dict[str, Any]:
     """An epoch: its figures, and what was read."""
-    found = {"samples": 0, "bytes": 0, "numbers": 0, "sum": 0}
+    totals = {"samples": 0, "bytes": 0, "numbers": 0, "sum": 0}
     first = at_first = 0.0
-    begun, spent = time.perf_counter(), processor()
+    started_at, spent = time.perf_counter(), processor()
     batches = iter(loader.batches(corpus, source, workers))
     for batch in batches:
         if not first:
-            first, at_first = time.perf_counter() - begun, processor()
-        found["samples"] += len(batch)
+            first, at_first = time.perf_counter() - started_at, processor()
+        totals["samples"] += len(batch)
         for sample in batch:
             number, text = loader.fields(corpus, sample)
-            found["numbers"] += number
-            found["bytes"] += len(text)
+            totals["numbers"] += number
+            totals["bytes"] += len(text)
             if proof:
-                found["sum"] += check_sum(number, text.encode() if isinstance(text, str) else text)
-    seconds, at_end = time.perf_counter() - begun, processor()
+                totals["sum"] += check_sum(number, text.encode() if isinstance(text, str) else text)
+    seconds, at_end = time.perf_counter() - started_at, processor()
     del batches, batch
     gc.collect()  # workers end with the iterator that nobody has any more
     figures = {"first": first, "seconds": seconds, "processor": processor() - spent, "behind_first": at_end - at_first}
-    return {**found, **figures}
+    return {**totals, **figures}
 
 
-def answer(loader: Loader, asked: dict[str, Any]) -> dict[str, Any]:
+def handle_request(loader: Loader, request: dict[str, Any]) -> dict[str, Any]:
     """What one request asks for."""
-    corpus, source = Corpus(**asked["corpus"]), Source(**asked["source"])
-    if asked["kind"] == "prepare":
+    corpus, source = Corpus(**request["corpus"]), Source(**request["source"])
+    if request["kind"] == "prepare":
         loader.prepare(corpus, source)
         return {}
-    return read(loader, corpus, source, asked["workers"], asked["proof"])
+    return read_epoch(loader, corpus, source, request["workers"], request["proof"])
 
 
-def resident(kind: str) -> None:
+def serve_passes(kind: str) -> None:
     """Fork for each request."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print
@@ -92,8 +92,8 @@ def resident(kind: str) -> None:
     for name in loader.modules:
         importlib.import_module(name)
     gc.freeze()
-    known = version(loader.distribution) if loader.distribution else ""
-    print(json.dumps({"version": known}), file=out)
+    installed_version = version(loader.distribution) if loader.distribution else ""
+    print(json.dumps({"version": installed_version}), file=out)
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid:
@@ -103,11 +103,11 @@ def resident(kind: str) -> None:
         os.setsid()
         print(json.dumps({"pid": os.getpid()}), file=out)
         try:
-            said = answer(loader, json.loads(line))
+            response = handle_request(loader, json.loads(line))
         except BaseException as err:  # of a library; the row says it
             traceback.print_exc()
-            said = {"error": f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:160]}"}
-        print(json.dumps(said), file=out)
+            response = {"error": f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:160]}"}
+        print(json.dumps(response), file=out)
         out.flush()
         os._exit(0)  # threads of some would be waited for
 
@@ -130,4 +130,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         serve(sys.argv[2])
     else:
-        resident(sys.argv[1])
+        serve_passes(sys.argv[1])

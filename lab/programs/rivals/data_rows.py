@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from data_cells import CELLS, CORPORA, Cell, Corpus, part_of, write
-from data_loaders import BUCKET, KEY, LOADERS, OURS, SECRET, Loader, Source
-from data_pass import below
+from data_loaders import BUCKET, KEY, KIT_LOADER, LOADERS, SECRET, Loader, Source
+from data_pass import descendants
 from data_table import table
 
 HERE = Path(__file__).resolve().parent
@@ -73,7 +73,7 @@ def install(site: Path) -> None:
         (site / path).write_text(text)
 
 
-class Place:
+class Workspace:
     """The folder with corpora, copies and packages."""
 
     def __init__(self, folder: Path, site: Path, part: float) -> None:
@@ -84,11 +84,11 @@ class Place:
         """As large as it is here."""
         return part_of(CORPORA[name], self.part)
 
-    def source(self, name: str, kind: str, place: str) -> Source:
+    def source(self, name: str, kind: str, medium: str) -> Source:
         """Where a loader reads it."""
         files = sorted(glob.glob(str(self._corpora / name / f"*.{CORPORA[name].format}")))
         local = str(self._corpora / f"{name}-{kind}")
-        if place != "s3":
+        if medium != "s3":
             return Source(files, local, local)
         prefix = f"s3://{BUCKET}/{self._corpora.name}"
         return Source([f"{prefix}/{name}/{os.path.basename(path)}" for path in files], f"{prefix}/{name}-{kind}", local)
@@ -98,7 +98,7 @@ class Place:
         facts: dict[str, Any] = json.loads((self._corpora / f"{name}.json").read_text())
         return facts
 
-    def made(self, name: str) -> None:
+    def make_corpus(self, name: str) -> None:
         """The corpus itself, once."""
         noted = self._corpora / f"{name}.json"
         if noted.exists():
@@ -108,22 +108,22 @@ class Place:
         facts = write(self.corpus(name), str(self._corpora / name))
         noted.write_text(json.dumps(facts))
 
-    def copied(self, name: str, kind: str, place: str, resident: Resident) -> None:
+    def make_copy(self, name: str, kind: str, medium: str, resident: Resident) -> None:
         """A loader's copy of it, and what S3 is to have, once. Raises Failed."""
-        done = self._corpora / f"{name}-{kind}.{'s3' if place == 's3' else 'local'}.done"
+        done = self._corpora / f"{name}-{kind}.{'s3' if medium == 's3' else 'local'}.done"
         if done.exists():
             return
-        loader, source = LOADERS[kind], self.source(name, kind, place)
-        if place == "s3":
-            self.copied(name, kind, "warm", resident)
+        loader, source = LOADERS[kind], self.source(name, kind, medium)
+        if medium == "s3":
+            self.make_copy(name, kind, "warm", resident)
             self._upload(self._corpora / name)
             if loader.copies:
                 self._upload(Path(source.local))
         else:
             shutil.rmtree(source.local, ignore_errors=True)
             os.makedirs(source.local)
-        if place != "s3" or kind == OURS:
-            resident.ask(kind="prepare", corpus=self.corpus(name)._asdict(), source=source._asdict())
+        if medium != "s3" or kind == KIT_LOADER:
+            resident.submit(kind="prepare", corpus=self.corpus(name)._asdict(), source=source._asdict())
         os.sync()
         done.touch()
 
@@ -159,44 +159,44 @@ class Resident:
 
     def __init__(self, kind: str, site: Path, log: Path) -> None:
         loader = LOADERS[kind]
-        self._own = tempfile.mkdtemp(prefix="hpk-rivals-")
+        self._scratch = tempfile.mkdtemp(prefix="hpk-rivals-")
         paths = [str(REPOSITORY)]
-        if kind != OURS:
+        if kind != KIT_LOADER:
             paths += [str(site), *([str(site / loader.extra)] if loader.extra else [])][::-1]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self._own, "PYTHONWARNINGS": "ignore"}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": self._scratch, "PYTHONWARNINGS": "ignore"}
         env |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1"}
-        env |= {"HF_HOME": os.path.join(self._own, "hf"), "TOKENIZERS_PARALLELISM": "false"}
+        env |= {"HF_HOME": os.path.join(self._scratch, "hf"), "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, str(HERE / "data_pass.py"), kind]
         self._errors = open(log, "ab")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
-        self.version = self._line(600.0)["version"]
+        self.version = self._read_message(600.0)["version"]
 
-    def ask(self, *, watched: bool = False, **request: Any) -> dict[str, Any]:
+    def submit(self, *, watched: bool = False, **request: Any) -> dict[str, Any]:
         """A pass; `watched`: with the memory at its peak. Raises Failed."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        pid = self._line(30.0)["pid"]
+        pid = self._read_message(30.0)["pid"]
         peak = Peak(self._process.pid) if watched else None
         try:
-            found = self._line(LONGEST if request["kind"] == "pass" else 1800.0, pid)
-            if "ended" not in found:
-                self._line(60.0)
+            response = self._read_message(LONGEST if request["kind"] == "pass" else 1800.0, pid)
+            if "ended" not in response:
+                self._read_message(60.0)
         finally:
             memory = peak.end() if peak else {}
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # what some leave running
-            for left in Path(self._own).iterdir():
-                shutil.rmtree(left, ignore_errors=True)
-        if "ended" in found:
+            for path in Path(self._scratch).iterdir():
+                shutil.rmtree(path, ignore_errors=True)
+        if "ended" in response:
             raise Failed("killed: it took too long, or too much memory")
-        if "error" in found:
-            raise Failed(found["error"])
-        return {**found, **memory}
+        if "error" in response:
+            raise Failed(response["error"])
+        return {**response, **memory}
 
-    def _line(self, seconds: float, pid: int = 0) -> dict[str, Any]:
+    def _read_message(self, seconds: float, pid: int = 0) -> dict[str, Any]:
         assert self._process.stdout is not None
         late = threading.Timer(seconds, os.killpg, (pid, signal.SIGKILL))
         if not pid:
@@ -208,8 +208,8 @@ class Resident:
             late.cancel()
         if not line:
             raise Failed("the process that imports it has ended: see the log")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def end(self) -> None:
         """It has no more to do."""
@@ -217,14 +217,14 @@ class Resident:
         self._process.stdin.close()
         self._process.wait()
         self._errors.close()
-        shutil.rmtree(self._own, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 class Peak:
     """The most memory that a process and all below it have at once: their shares of what they share are added."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._most, self._own = pid, 0, 0
+        self._pid, self._most, self._most_without_files = pid, 0, 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -233,27 +233,29 @@ class Peak:
         """In MiB: all, and without what files hold."""
         self._ended.set()
         self._thread.join()
-        return {"pss": self._most >> 10, "pss_without_files": self._own >> 10}
+        return {"pss": self._most >> 10, "pss_without_files": self._most_without_files >> 10}
 
     def _watch(self) -> None:
         while not self._ended.wait(PSS_EVERY):
-            found = [shares(pid) for pid in (self._pid, *below(self._pid))]
-            self._most = max(self._most, sum(share["Pss"] for share in found))
-            self._own = max(self._own, sum(share["Pss"] - share["Pss_File"] for share in found))
+            samples = [memory_shares(pid) for pid in (self._pid, *descendants(self._pid))]
+            self._most = max(self._most, sum(share["Pss"] for share in samples))
+            self._most_without_files = max(
+                self._most_without_files, sum(share["Pss"] - share["Pss_File"] for share in samples)
+            )
 
 
-def shares(pid: int) -> dict[str, int]:
+def memory_shares(pid: int) -> dict[str, int]:
     """KiB."""
-    found = {"Pss": 0, "Pss_File": 0}
+    totals = {"Pss": 0, "Pss_File": 0}
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return found
+        return totals
     for line in lines:
         name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value.split()[0])
-    return found
+        if name in totals:
+            totals[name] = int(value.split()[0])
+    return totals
 
 
 def serve(folder: Path) -> subprocess.Popen[str]:
@@ -273,94 +275,98 @@ def serve(folder: Path) -> subprocess.Popen[str]:
 class Bench:
     """All cells, one after another."""
 
-    def __init__(self, place: Place, kinds: list[str], passes: int, slow: float, rows: Path) -> None:
-        self.place, self.passes, self.slow, self.rows = place, passes, slow, rows
+    def __init__(self, workspace: Workspace, kinds: list[str], passes: int, slow: float, rows: Path) -> None:
+        self.workspace, self.passes, self.slow, self.rows = workspace, passes, slow, rows
         self.residents: dict[str, Resident] = {}
         self.missing: dict[str, str] = {}
         for kind in kinds:
             try:
-                self.residents[kind] = Resident(kind, place.site, place.folder / f"{kind}.log")
+                self.residents[kind] = Resident(kind, workspace.site, workspace.folder / f"{kind}.log")
             except Failed as err:
                 self.missing[kind] = f"not installed: {err}"
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True)
         self._about = {"commit": commit.stdout.strip(), "python": platform.python_version(), "torch": version("torch")}
 
-    def prepared(self, cell: Cell) -> dict[str, str]:
+    def prepare(self, cell: Cell) -> dict[str, str]:
         """Corpus and copies are there; returns kind -> why a loader takes no part."""
         notes = dict(self.missing)
-        self.place.made(cell.corpus)
+        self.workspace.make_corpus(cell.corpus)
         for kind, resident in self.residents.items():
-            notes[kind] = LOADERS[kind].refuses(self.place.corpus(cell.corpus), cell.place)
+            notes[kind] = LOADERS[kind].refusal(self.workspace.corpus(cell.corpus), cell.place)
             if notes[kind]:
                 continue
             try:
-                self.place.copied(cell.corpus, kind, cell.place, resident)
+                self.workspace.make_copy(cell.corpus, kind, cell.place, resident)
             except Failed as err:
                 notes[kind] = f"no copy: {err}"
         return {kind: note for kind, note in notes.items() if note}
 
     def measure(self, cell: Cell) -> None:
         """A row for each loader."""
-        notes = self.prepared(cell)
+        notes = self.prepare(cell)
         first: dict[str, dict[str, Any]] = {}
         for kind in self.residents:
             if kind not in notes:
-                self._attempt(notes, first, cell, kind)
-        fastest = min((found["processor"] for found in first.values()), default=0.0)
+                self._run_pass(notes, first, cell, kind)
+        fastest = min((figures["processor"] for figures in first.values()), default=0.0)
         timed: dict[str, list[dict[str, Any]]] = {
-            kind: [] for kind, found in first.items() if kind == OURS or found["processor"] <= self.slow * fastest
+            kind: []
+            for kind, figures in first.items()
+            if kind == KIT_LOADER or figures["processor"] <= self.slow * fastest
         }
         turns = list(timed)
         for number in range(self.passes):
             for kind in turns[number % len(turns) :] + turns[: number % len(turns)]:
                 if kind not in notes:
-                    self._attempt(notes, timed[kind], cell, kind)
+                    self._run_pass(notes, timed[kind], cell, kind)
         for kind in (*self.residents, *self.missing):
             self._write(cell, kind, notes.get(kind, ""), first.get(kind), timed.get(kind) or [])
 
-    def _attempt(self, notes: dict[str, str], found: Any, cell: Cell, kind: str) -> None:
+    def _run_pass(self, notes: dict[str, str], figures: Any, cell: Cell, kind: str) -> None:
         if cell.place == "cold":
-            self.place.forget(cell.corpus, kind)
-        proof = isinstance(found, dict)
+            self.workspace.forget(cell.corpus, kind)
+        proof = isinstance(figures, dict)
         request = {
             "kind": "pass",
-            "corpus": self.place.corpus(cell.corpus)._asdict(),
-            "source": self.place.source(cell.corpus, kind, cell.place)._asdict(),
+            "corpus": self.workspace.corpus(cell.corpus)._asdict(),
+            "source": self.workspace.source(cell.corpus, kind, cell.place)._asdict(),
             "workers": cell.workers,
             "proof": proof,
         }
         try:
-            one = self.residents[kind].ask(watched=proof, **request)
+            pass_figures = self.residents[kind].submit(watched=proof, **request)
         except Failed as err:
             notes[kind] = str(err)
             return
         if proof:
-            found[kind] = one
+            figures[kind] = pass_figures
         else:
-            found.append(one)
+            figures.append(pass_figures)
 
     def _write(
         self, cell: Cell, kind: str, note: str, first: dict[str, Any] | None, timed: list[dict[str, Any]]
     ) -> None:
         loader: Loader = LOADERS[kind]
-        samples = self.place.corpus(cell.corpus).samples
+        samples = self.workspace.corpus(cell.corpus).samples
         row: dict[str, Any] = {**cell._asdict(), "what": CORPORA[cell.corpus].what, "kind": kind, "loader": loader.name}
-        row |= {"version": getattr(self.residents.get(kind), "version", ""), "part": self.place.part, "note": note}
+        row |= {"version": getattr(self.residents.get(kind), "version", ""), "part": self.workspace.part, "note": note}
         if first is not None and not note:
             figures = timed or [first]
-            facts = self.place.facts(cell.corpus)
+            facts = self.workspace.facts(cell.corpus)
             row["passes"] = len(timed)
-            read = [(first, (*TIMED, "sum")), *((one, TIMED) for one in timed)]
-            wrong = [one["samples"] for one, names in read if differ(one, facts, names)]
+            read = [(first, (*TIMED, "sum")), *((pass_figures, TIMED) for pass_figures in timed)]
+            wrong = [pass_figures["samples"] for pass_figures, names in read if differ(pass_figures, facts, names)]
             row["right"] = not wrong
             if wrong:
                 row["note"] = f"{wrong[0]} of {facts['samples']} samples, or other ones"
             row |= {name: first[name] for name in ("pss", "pss_without_files")}
-            row["us"] = statistics.median(one["processor"] for one in figures) / samples * 1e6
-            row["us_behind_first"] = statistics.median(one["behind_first"] for one in figures) / samples * 1e6
-            row["first"] = statistics.median(one["first"] for one in figures)
-            row["seconds"] = statistics.median(one["seconds"] for one in figures)
-            row["all_us"] = [one["processor"] / samples * 1e6 for one in figures]
+            row["us"] = statistics.median(pass_figures["processor"] for pass_figures in figures) / samples * 1e6
+            row["us_behind_first"] = (
+                statistics.median(pass_figures["behind_first"] for pass_figures in figures) / samples * 1e6
+            )
+            row["first"] = statistics.median(pass_figures["first"] for pass_figures in figures)
+            row["seconds"] = statistics.median(pass_figures["seconds"] for pass_figures in figures)
+            row["all_us"] = [pass_figures["processor"] / samples * 1e6 for pass_figures in figures]
         row |= {"cores": os.cpu_count(), "load": os.getloadavg()[0], "at": time.strftime("%Y-%m-%dT%H:%M:%S")}
         with open(self.rows, "a") as out:
             out.write(json.dumps({**row, **self._about}) + "\n")
@@ -371,12 +377,12 @@ class Bench:
             resident.end()
 
 
-def differ(found: dict[str, Any], facts: dict[str, Any], names: tuple[str, ...]) -> bool:
+def differ(figures: dict[str, Any], facts: dict[str, Any], names: tuple[str, ...]) -> bool:
     """Whether other samples were read than there are."""
-    return any(found[name] != facts[name] for name in names)
+    return any(figures[name] != facts[name] for name in names)
 
 
-def chosen(args: argparse.Namespace) -> list[Cell]:
+def chosen_cells(args: argparse.Namespace) -> list[Cell]:
     """The cells that the options name."""
     return [
         cell
@@ -385,12 +391,12 @@ def chosen(args: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def measured(rows: Path, part: float) -> set[Cell]:
+def measured_cells(rows: Path, part: float) -> set[Cell]:
     """What the file has."""
     if not rows.exists():
         return set()
-    found = (json.loads(line) for line in rows.read_text().splitlines())
-    return {Cell(row["corpus"], row["place"], row["workers"]) for row in found if row["part"] == part}
+    records = (json.loads(line) for line in rows.read_text().splitlines())
+    return {Cell(row["corpus"], row["place"], row["workers"]) for row in records if row["part"] == part}
 
 
 def main() -> None:
@@ -414,35 +420,38 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = args.rows or folder / "rows.jsonl"
     if args.table:
-        print(table([json.loads(line) for line in rows.read_text().splitlines()], OURS))
+        print(table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
         return
     site = (args.site or folder / "site").resolve()
     if args.install:
         install(site)
     until = time.monotonic() + 60 * args.minutes
     server = serve(folder)
-    bench = Bench(Place(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
+    bench = Bench(Workspace(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
     try:
-        cells = chosen(args)
-        done = set() if args.prepare else measured(rows, args.part)
+        cells = chosen_cells(args)
+        done = set() if args.prepare else measured_cells(rows, args.part)
         for cell in cells:
             if cell in done:
                 continue
             if not args.prepare and time.monotonic() > until:
                 print("the time is over: start it again for the rest", flush=True)
                 return
-            begun = time.monotonic()
+            started_at = time.monotonic()
             if args.prepare:
-                bench.prepared(cell)
+                bench.prepare(cell)
             else:
                 bench.measure(cell)
-            print(f"{cell.corpus}, {cell.place}, {cell.workers} workers: {time.monotonic() - begun:.0f} s", flush=True)
+            print(
+                f"{cell.corpus}, {cell.place}, {cell.workers} workers: {time.monotonic() - started_at:.0f} s",
+                flush=True,
+            )
     finally:
         bench.end()
         server.terminate()
         server.wait()
     if not args.prepare:
-        print(table([json.loads(line) for line in rows.read_text().splitlines()], OURS))
+        print(table([json.loads(line) for line in rows.read_text().splitlines()], KIT_LOADER))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def table(rows: list[dict[str, Any]], ours: str) -> str:
+def table(rows: list[dict[str, Any]], kit_kind: str) -> str:
     """Markdown: a line for each cell, a column for each loader, and what had no figures or other samples."""
     cells: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -16,15 +16,15 @@ def table(rows: list[dict[str, Any]], ours: str) -> str:
     title = ["corpus, place, workers", *(names[kind] for kind in kinds), "ours to the fastest: processor, first batch"]
     lines = ["| " + " | ".join(title) + " |", "| --- " * len(title) + "|"]
     notes = []
-    for (_, place, workers, part), found in cells.items():
-        any_row = next(iter(found.values()))
-        what = f"{any_row['what']}, {place}, {workers}" + (f", a part of {part:g}" if part != 1 else "")
-        good = {kind: row for kind, row in found.items() if row.get("right")}
-        rivals = [row for kind, row in good.items() if kind != ours]
+    for (_, medium, workers, part), rows_by_kind in cells.items():
+        any_row = next(iter(rows_by_kind.values()))
+        what = f"{any_row['what']}, {medium}, {workers}" + (f", a part of {part:g}" if part != 1 else "")
+        good = {kind: row for kind, row in rows_by_kind.items() if row.get("right")}
+        rivals = [row for kind, row in good.items() if kind != kit_kind]
         best = min(rivals, key=lambda row: row["us"], default=None)
-        texts = [_text(found.get(kind), best) for kind in kinds]
-        lines.append("| " + " | ".join([what, *texts, _ratio(good.get(ours), best)]) + " |")
-        notes += [f"- {what}, {row['loader']}: {row['note']}" for row in found.values() if row["note"]]
+        texts = [_text(rows_by_kind.get(kind), best) for kind in kinds]
+        lines.append("| " + " | ".join([what, *texts, _ratio(good.get(kit_kind), best)]) + " |")
+        notes += [f"- {what}, {row['loader']}: {row['note']}" for row in rows_by_kind.values() if row["note"]]
     how = "Microseconds of processor a sample (to the fastest rival's), seconds to the first batch, MiB; * one pass."
     return "\n".join([*lines, "", how, *notes])
 
@@ -37,7 +37,7 @@ def _text(row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
     return f"{row['us']:.1f}{once}{ratio}, {row['first']:.2f} s, {row['pss']}"
 
 
-def _ratio(ours: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
-    if ours is None or best is None:
+def _ratio(kit_row: dict[str, Any] | None, best: dict[str, Any] | None) -> str:
+    if kit_row is None or best is None:
         return "-"
-    return f"{ours['us'] / best['us']:.2f}, {ours['first'] / best['first']:.2f} ({best['loader']})"
+    return f"{kit_row['us'] / best['us']:.2f}, {kit_row['first'] / best['first']:.2f} ({best['loader']})"

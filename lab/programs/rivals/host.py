@@ -23,7 +23,7 @@ def drop_caches() -> None:
 def fsync_tree(path: str) -> None:
     """Make everything under `path` durable: every file, every directory, and the parent directory."""
 
-    def one(p, flags):
+    def fsync_path(p, flags):
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(p, flags)
             try:
@@ -32,13 +32,13 @@ def fsync_tree(path: str) -> None:
                 os.close(fd)
 
     if os.path.isfile(path):
-        one(path, os.O_RDONLY)
+        fsync_path(path, os.O_RDONLY)
     else:
         for d, _, files in os.walk(path):
             for f in files:
-                one(os.path.join(d, f), os.O_RDONLY)
-            one(d, os.O_RDONLY | os.O_DIRECTORY)
-    one(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+                fsync_path(os.path.join(d, f), os.O_RDONLY)
+            fsync_path(d, os.O_RDONLY | os.O_DIRECTORY)
+    fsync_path(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def tree_bytes(path: str) -> int:
@@ -87,16 +87,16 @@ def cpu_split() -> tuple[float, float, float]:
                 continue
             par[int(d)] = int(v[1])
             cpu[int(d)] = (int(v[11]) + int(v[12]) + int(v[13]) + int(v[14])) / tck
-    own = k = 0.0
+    subtree_seconds = k = 0.0
     for pid in par:
         q = pid
         while q in par and q not in (root, 2, 1, 0):
             q = par[q]
         if q == root:
-            own += cpu[pid]
+            subtree_seconds += cpu[pid]
         elif q == 2:
             k += cpu[pid]
-    return cpu_busy(), own, k
+    return cpu_busy(), subtree_seconds, k
 
 
 def foreign_between(a, b) -> float:

@@ -33,8 +33,8 @@ def corpus(folder: str, rows: int, group: int) -> None:
     import pyarrow.parquet
 
     rng = random.Random(7)
-    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
-    pool = " ".join(rng.choices(words, k=300_000))
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(4000)]
+    pool = " ".join(rng.choices(vocabulary, k=300_000))
     os.makedirs(folder)
     for file in range(FILES):
         numbers = range(file * rows // FILES, (file + 1) * rows // FILES)
@@ -107,7 +107,12 @@ class LitdataRows:
         from litdata.streaming.writer import BinaryWriter
 
         writer = BinaryWriter(folder, chunk_bytes=64 << 20)
-        rows = (row for path in paths for some in pyarrow.parquet.ParquetFile(path).iter_batches() for row in one(some))
+        rows = (
+            row
+            for path in paths
+            for some in pyarrow.parquet.ParquetFile(path).iter_batches()
+            for row in batch_rows(some)
+        )
         for number, row in enumerate(rows):
             writer[number] = json.dumps(row)
         writer.done()
@@ -120,7 +125,7 @@ class LitdataRows:
         return StreamingDataLoader(data, batch_size=BATCH, num_workers=workers, collate_fn=list)
 
 
-def one(batch: Any) -> Iterator[dict[str, Any]]:
+def batch_rows(batch: Any) -> Iterator[dict[str, Any]]:
     """The rows of a record batch."""
     yield from batch.to_pylist()
 
@@ -137,12 +142,12 @@ def measure(kind: str, source: str, folder: str, workers: int) -> None:
     loader = LOADERS[kind]()
     __import__(loader.module)
     paths = sorted(glob.glob(f"{source}/*.parquet"))
-    spent, begun = processor(), time.perf_counter()
+    spent, started_at = processor(), time.perf_counter()
     first, rows = 0.0, 0
     for batch in loader.loader(paths, folder, workers):
-        first = first or time.perf_counter() - begun
+        first = first or time.perf_counter() - started_at
         rows += len(batch)
-    wall = time.perf_counter() - begun
+    wall = time.perf_counter() - started_at
     with open("/proc/self/status") as status:  # a new process has its parent's maximum in getrusage
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     print(json.dumps([(processor() - spent) / rows * 1e6, first, rows / wall, peak / 1024]), flush=True)
@@ -176,19 +181,20 @@ def main() -> None:
                 LOADERS[kind]().prepare(sorted(glob.glob(f"{source}/*.parquet")), f"{source}-{kind}")
         for group in GROUPS:
             source = f"{folder}/{group}"
-            found: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
+            figures_by_kind: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
             for _ in range(args.passes):
                 for kind in kinds:
                     command = [sys.executable, __file__, "--workers", str(args.workers), "--measure", kind, source]
                     done = subprocess.run(
                         [*command, f"{source}-{kind}"], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
                     )
-                    found[kind].append(json.loads(done.stdout.splitlines()[-1]))
+                    figures_by_kind[kind].append(json.loads(done.stdout.splitlines()[-1]))
             for kind in kinds:
-                each, first, rate, peak = map(statistics.median, zip(*found[kind], strict=True))
+                each, first, rate, peak = map(statistics.median, zip(*figures_by_kind[kind], strict=True))
                 print(
                     f"row groups of {group}, {LOADERS[kind].name}: {each:.1f} µs of processor a row (least "
-                    f"{min(found[kind])[0]:.1f}), first batch {first:.2f} s, {rate:,.0f} rows/s, {peak:.0f} MiB",
+                    f"{min(figures_by_kind[kind])[0]:.1f}), first batch {first:.2f} s, "
+                    f"{rate:,.0f} rows/s, {peak:.0f} MiB",
                     flush=True,
                 )
 

@@ -39,18 +39,18 @@ def shown(value, digits=3):
 
 def load(directory):
     """(size, mode, system) -> the good runs of both phases, and the errors of the others."""
-    found = {}
+    runs = {}
     for path in sorted(glob.glob(os.path.join(directory, "results", "raw", "[dt]*_p[0-9].json"))):
         if os.path.basename(path).startswith("digest_"):
             continue
         with open(path) as file:
             run = json.load(file)
-        entry = found.setdefault((run["size"], run["mode"], run["system"]), {"save": [], "load": [], "errors": []})
+        entry = runs.setdefault((run["size"], run["mode"], run["system"]), {"save": [], "load": [], "errors": []})
         if "error" in run:
             entry["errors"].append(run["error"].strip().splitlines()[-1])
         else:
             entry[run["phase"]].append(run)
-    return found
+    return runs
 
 
 def figures(entry):
@@ -89,23 +89,23 @@ def figures(entry):
     }
 
 
-def row(found):
+def row(summary):
     cold = ", ".join(
-        shown(value, 2) + ("" if way == "default" else f" ({way})") for way, value in found["cold"].items()
+        shown(value, 2) + ("" if way == "default" else f" ({way})") for way, value in summary["cold"].items()
     )
-    hot = f"fails: {found['hot_error'][:50]}" if found["hot_error"] else shown(found["hot"])
+    hot = f"fails: {summary['hot_error'][:50]}" if summary["hot_error"] else shown(summary["hot"])
     cells = [
-        found["name"] + (f" **{found['wrong']} tensors wrong**" if found["wrong"] else ""),
-        shown(found["stall"]),
-        shown(found["ratio"], 2),
-        shown(found["first"], 2),
-        shown(found["durable"], 2),
+        summary["name"] + (f" **{summary['wrong']} tensors wrong**" if summary["wrong"] else ""),
+        shown(summary["stall"]),
+        shown(summary["ratio"], 2),
+        shown(summary["first"], 2),
+        shown(summary["durable"], 2),
         hot,
         cold or "–",
-        shown(found["memory"], 2),
-        shown(found["py"], 2),
-        shown(found["mm"], 2),
-        str(found["saves"]),
+        shown(summary["memory"], 2),
+        shown(summary["py"], 2),
+        shown(summary["mm"], 2),
+        str(summary["saves"]),
     ]
     return "| " + " | ".join(cells) + " |"
 
@@ -116,14 +116,14 @@ def table(data, size, mode):
     if not good:
         return ""
     any_one = next(iter(good.values()))
-    memcpy = median(found["memcpy"] for found in good.values())
+    memcpy = median(summary["memcpy"] for summary in good.values())
     lines = [
         f"\n### {size}, {mode}: {any_one['bytes'] / 1e9:.3f} GB, memcpy {memcpy:.3f} s "
         f"({any_one['bytes'] / memcpy / 1e9:.1f} GB/s)\n",
         "| " + " | ".join(HEAD) + " |",
         "|" + " --- |" * len(HEAD),
     ]
-    lines += [row(found) for found in sorted(good.values(), key=lambda found: found["stall"])]
+    lines += [row(summary) for summary in sorted(good.values(), key=lambda summary: summary["stall"])]
     lines += [f"\n{key}: {error}" for key in keys for error in data[size, mode, key]["errors"]]
     return "\n".join(lines)
 

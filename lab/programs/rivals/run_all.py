@@ -179,10 +179,10 @@ def main():
                     if pno % 2:
                         order = order[::-1]
                     for key in order:
-                        one(a, dest, mode, size, pno, key)
+                        run_system(a, dest, mode, size, pno, key)
 
 
-def one(a, dest, mode, size, pno, key):
+def run_system(a, dest, mode, size, pno, key):
     world = 1 if mode == "single" else 2
     root = os.path.join(ROOTS[dest], key)
     tag = f"{dest}_{size}_{mode}_{key}"

@@ -160,7 +160,7 @@ def timed_save(ad, step, kind, loop):
 
 
 def clean(ad, step):
-    ad.settle()
+    ad.wait_until_ready()
     barrier()
     ad.remove(step)
     if RANK == 0:
@@ -269,7 +269,7 @@ def phase_save(out):
             out["hot_bad_names"] = bad[:3]
         except BaseException as e:
             out["hot_error"] = "".join(traceback.format_exception(e))[-3000:]
-    ad.settle()
+    ad.wait_until_ready()
     if RANK == 0:
         for p in ad.durable_paths(step):
             fsync_tree(p)

@@ -16,7 +16,7 @@ import torch
 
 SIZES = {f"w{n}": 3000 + 700 * n for n in range(8)}
 RIGHT, WRONG, RAISED, SCRATCH = range(4)
-WORDS = ("the saved bytes", "changed or mixed bytes, no error", "an error", "nothing, no error: from scratch")
+OUTCOME_LABELS = ("the saved bytes", "changed or mixed bytes, no error", "an error", "nothing, no error: from scratch")
 
 
 def state(step: int) -> dict[str, torch.Tensor]:
@@ -27,9 +27,9 @@ def state(step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def same(found: dict[str, torch.Tensor], step: int) -> bool:
+def same_state(loaded: dict[str, torch.Tensor], step: int) -> bool:
     return all(
-        torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in state(step).items()
+        torch.equal(loaded[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in state(step).items()
     )
 
 
@@ -46,7 +46,7 @@ def in_child(work: Callable[[], int], seconds: int = 30) -> int:
         except BaseException:
             os._exit(RAISED)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return code if 0 <= code < len(WORDS) else RAISED
+    return code if 0 <= code < len(OUTCOME_LABELS) else RAISED
 
 
 def flip(path: Path, at: int, mask: int) -> None:
@@ -62,7 +62,7 @@ def flips(files: list[Path], count: int, dice: random.Random, load: Callable[[],
         path = files[number % len(files)]
         at, mask = dice.randrange(path.stat().st_size), dice.randrange(1, 256)
         flip(path, at, mask)
-        out[WORDS[in_child(load)]] += 1
+        out[OUTCOME_LABELS[in_child(load)]] += 1
         flip(path, at, mask)
     return out
 

@@ -20,7 +20,20 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from cases import RAISED, RIGHT, SCRATCH, SIZES, WORDS, WRONG, file_limit, flips, in_child, killed_after, report, same
+from cases import (
+    OUTCOME_LABELS,
+    RAISED,
+    RIGHT,
+    SCRATCH,
+    SIZES,
+    WRONG,
+    file_limit,
+    flips,
+    in_child,
+    killed_after,
+    report,
+    same_state,
+)
 from cases import state as state_of
 
 
@@ -37,9 +50,9 @@ def load(root: Path, allowed: tuple[int, ...]) -> int:
     folder = newest(root)
     if folder is None:
         return SCRATCH
-    found = {name: torch.zeros(size) for name, size in SIZES.items()}
-    dcp.load(found, checkpoint_id=str(folder))
-    return RIGHT if any(same(found, step) for step in allowed) else WRONG
+    loaded = {name: torch.zeros(size) for name, size in SIZES.items()}
+    dcp.load(loaded, checkpoint_id=str(folder))
+    return RIGHT if any(same_state(loaded, step) for step in allowed) else WRONG
 
 
 def kills(top: Path, count: int, dice: random.Random, *, again: bool) -> Counter[str]:
@@ -54,7 +67,7 @@ def kills(top: Path, count: int, dice: random.Random, *, again: bool) -> Counter
         took = time.monotonic() - begin
         target = root / ("10" if again else "11")
         if killed_after(dice.uniform(0.0, 2.0 * took), lambda target=target: save(target, 11)):
-            out[WORDS[in_child(lambda root=root: load(root, (10, 11)))]] += 1
+            out[OUTCOME_LABELS[in_child(lambda root=root: load(root, (10, 11)))]] += 1
     return out
 
 
@@ -73,9 +86,12 @@ def full_disk(top: Path, dice: random.Random, count: int, threads: int) -> Count
             save(root / "11", 11, threads)
             return RIGHT
 
-        said = in_child(limited)
+        save_outcome = in_child(limited)
         got = in_child(lambda root=root: load(root, (10, 11)))
-        out[f"save {'raised' if said == RAISED else 'said success'}; then the newest gives {WORDS[got]}"] += 1
+        out[
+            f"save {'raised' if save_outcome == RAISED else 'said success'}; "
+            f"then the newest gives {OUTCOME_LABELS[got]}"
+        ] += 1
     return out
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cases import RAISED, RIGHT, SCRATCH, SIZES, WORDS, WRONG, file_limit, flips, in_child, report, same
+from cases import OUTCOME_LABELS, RAISED, RIGHT, SCRATCH, SIZES, WRONG, file_limit, flips, in_child, report, same_state
 from cases import state as state_of
 
 STEPS = (10, 20)
@@ -112,24 +112,24 @@ def life(module: Any, folder: Path, dies_at: int | None, *, persisted: bool, lim
     return saver
 
 
-def judge(found: Any) -> int:
-    if not found:
+def classify_state(loaded: Any) -> int:
+    if not loaded:
         return SCRATCH
-    found = found.get("model_states", found)
-    return RIGHT if any(same(found, step) for step in STEPS) else WRONG
+    loaded = loaded.get("model_states", loaded)
+    return RIGHT if any(same_state(loaded, step) for step in STEPS) else WRONG
 
 
 def load(saver: Any, folder: Path, *, memory: bool) -> int:
     """As FullCheckpointEngine.load does."""
     hot = saver._shm_handlers[0].load_state_dict() if memory else {}
     if hot:
-        return judge({name: tensor for name, tensor in hot["model_states"].items()})
+        return classify_state({name: tensor for name, tensor in hot["model_states"].items()})
     tracker = folder / "dlrover_latest.txt"
     content = tracker.read_text() if tracker.exists() else ""
     if not content:
         return SCRATCH
     path = folder / content.strip() / "rank_0.pt"
-    return judge(saver.storage.read_state_dict(str(path), lambda name: torch.load(name, map_location="cpu")))
+    return classify_state(saver.storage.read_state_dict(str(path), lambda name: torch.load(name, map_location="cpu")))
 
 
 def kill(module: Any, number: int, *, persisted: bool, memory: bool, limit: int | None = None) -> str:
@@ -143,7 +143,7 @@ def kill(module: Any, number: int, *, persisted: bool, memory: bool, limit: int 
             finally:
                 saver._shm_handlers[0].unlink()
 
-        return WORDS[in_child(case, 120)]
+        return OUTCOME_LABELS[in_child(case, 120)]
 
 
 def main() -> None:

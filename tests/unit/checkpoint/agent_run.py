@@ -44,7 +44,7 @@ class Trainer:
 
 def heard_link(setup: Any, on_event: Any) -> AgentLink:
     link = AgentLink(setup, on_event)
-    link.listen()  # as AgentKeeper does
+    link.listen()  # as AgentSupervisor does
     return link
 
 

@@ -119,7 +119,7 @@ def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm:
     age = capture_age.age(sealed, capture_age.now())
     assert age is not None and 0 <= age < 600 and slot.page == sealed
     assert abs(path.stat().st_mtime - before) < 600
-    day.of_the_run(str(shm))
+    day.age_run(str(shm))
     assert path.stat().st_mtime < before - MAX_AGE and not capture_age.is_expired(sealed, 3600.0, capture_age.now())
 
 
@@ -165,7 +165,7 @@ def test_nothing_whole_goes_but_by_a_flush_that_says_so(
         os.mkdir(folder)
         word = None if age is None else str(NOW._replace(seconds=NOW.seconds - age))
         lay(folder, root, word, captured=captured)
-        day.of_the_run(folder, 400 * MAX_AGE)
+        day.age_run(folder, 400 * MAX_AGE)
         shm_cleanup.remove_dead_segments(folder, excluded_run="")
         assert len(os.listdir(folder)) == 2, "only a flush removes what is whole"
         if away:
@@ -232,14 +232,14 @@ def test_what_is_given_up_is_the_exit_code_of_the_unit_and_a_line(
     (tmp_path / "root").rename(tmp_path / "away")
     assert cli.main(["flush", "--job", "7"]) == 1
     assert "LOST" not in capsys.readouterr().out
-    day.of_the_captures(str(shm))
+    day.age_captures(str(shm))
     said: List[str] = []
     ended = ended_job(f"7.0.{os.getuid()}")
     assert carry_out(ended, folder=str(shm), max_age=MAX_AGE, announce="", say=said.append) == 86
     (line,) = said
     assert "LOST: step 30 (seq 3), given up 25.0 hours after it was sealed" in line and os.listdir(shm) == []
     seal.seal(capture(seq=4, step=40))
-    day.of_the_captures(str(shm))
+    day.age_captures(str(shm))
     (tmp_path / "root").mkdir()
     assert cli.main(["flush", "--all"]) == 86
     assert "LOST: step 40 (seq 4)" in capsys.readouterr().out
@@ -320,9 +320,9 @@ def test_an_agent_has_flushed_what_nobody_came_for_and_tells_its_trainer(
 ) -> None:
     old, young = str(tmp_path / "old"), str(tmp_path / "young")
     seal.seal(capture(seq=3, step=30, elsewhere=old))
-    day.of_the_captures(str(shm))
+    day.age_captures(str(shm))
     seal.seal(capture(seq=4, step=40, elsewhere=young))
-    day.of_the_run(str(shm))
+    day.age_run(str(shm))
     if away:
         os.rename(old, old + ".away")
     run = start()

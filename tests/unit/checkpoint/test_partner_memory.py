@@ -125,7 +125,7 @@ def test_a_copy_outlives_the_capture_whose_node_may_save_it_yet(served: Any, cap
     """A day later, and this node's flush comes first."""
     slot, page, node, server = served
     to(server).put(slot, page)
-    day.of_the_captures(str(node))
+    day.age_captures(str(node))
     (stays,) = flush.flush(folder=str(node))
     assert not stays.removed and not stays.lost
     capture(rank=0, world=2, seq=5)

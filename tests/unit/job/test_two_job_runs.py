@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
-from hyperpod_kit.job.sole_run import SoleRun
+from hyperpod_kit.job.sole_run import JobRunLock
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
@@ -25,7 +25,11 @@ TRAINER = Path(__file__).with_name("toy_trainer.py")
 
 def test_a_root_is_taken_once_and_free_again_when_its_run_ends(tmp_path: Path) -> None:
     pauses: List[float] = []
-    first, other, second = SoleRun(str(tmp_path / "a")), SoleRun(str(tmp_path / "b")), SoleRun(str(tmp_path / "a"))
+    first, other, second = (
+        JobRunLock(str(tmp_path / "a")),
+        JobRunLock(str(tmp_path / "b")),
+        JobRunLock(str(tmp_path / "a")),
+    )
     first.take("7", pauses.append, 0.0)
     other.take("7", pauses.append, 0.0)
     with pytest.raises(RunIsOwned) as caught:
@@ -33,11 +37,11 @@ def test_a_root_is_taken_once_and_free_again_when_its_run_ends(tmp_path: Path) -
     assert f"pid {os.getpid()}" in caught.value.message and f"{tmp_path}/a is used" in caught.value.message
     assert not pauses, "nothing was waited for"
     # Another job on this host is none of its business: ownership.py tells jobs apart, and names them.
-    with contextlib.closing(SoleRun(str(tmp_path / "a"))) as another_job:
+    with contextlib.closing(JobRunLock(str(tmp_path / "a"))) as another_job:
         another_job.take("8", pauses.append, 0.0)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     with pytest.raises(RunIsOwned):
-        SoleRun(str(tmp_path / "link")).take("7", pauses.append, 0.0)
+        JobRunLock(str(tmp_path / "link")).take("7", pauses.append, 0.0)
     second.take("7", lambda seconds: first.close(), 60.0)
     second.close()
     other.close()

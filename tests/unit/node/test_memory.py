@@ -114,12 +114,12 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         assert owner is not None
         capture(folder, tmp_path / "dead", job="")
         capture(folder, tmp_path / "living", job="", owner=owner)
-        day.of_the_run(str(folder))
+        day.age_run(str(folder))
         assert find_orphans(str(folder)) == [OrphanedSnapshots(os.getuid(), "", False)], "of unknown age"
         assert clean_up(fake.node) == [] and len(files(fake)) == 4
-        day.of_the_run(str(folder))
+        day.age_run(str(folder))
         assert find_orphans(str(folder)) == [], "the run is old, its capture counts from that look on"
-        day.of_the_captures(str(folder))
+        day.age_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
         a_step(stepd, b"slurmstepd: [6.batch]\0")
@@ -200,7 +200,7 @@ def test_what_cannot_be_saved_for_a_day_is_given_up_aloud(
     left.runner.on(SHOW, 1, "Invalid job id specified")
     monkeypatch.setattr(mount_commands, "open_node", lambda: left.node)
     assert mount_commands.memory_command(argparse.Namespace()) == 1
-    day.of_the_captures(str(left.root / "dev/shm"))
+    day.age_captures(str(left.root / "dev/shm"))
     left.clock.now += 3600
     assert mount_commands.memory_command(argparse.Namespace()) == 86 and files(left) == []
     assert "LOST: step 10 (seq 1), given up 25.0 hours after it was sealed" in capsys.readouterr().err

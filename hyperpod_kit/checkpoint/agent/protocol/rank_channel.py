@@ -172,7 +172,9 @@ class Order(NamedTuple):
 
     def to_json(self) -> JsonMessage:
         body: JsonMessage = {"op": self.kind.value, "key": list(self.key or ()), "note": self.note}
-        return {**body, "ranks": list(self.ranks)} if self.ranks else body
+        if self.ranks:
+            return {**body, "ranks": list(self.ranks)}
+        return body
 
 
 _RANK: Dict[str, Type[RankReport]] = {kind.TAG: kind for kind in get_args(RankReport)}
@@ -181,7 +183,9 @@ _RANK: Dict[str, Type[RankReport]] = {kind.TAG: kind for kind in get_args(RankRe
 def parse_rank_report(body: JsonMessage) -> Optional[RankReport]:
     """What an agent says to that of rank 0; None for what this release does not know. Raises as `Message.from_json`."""
     kind = _RANK.get(body["op"])
-    return kind.from_json(body) if kind is not None else None
+    if kind is not None:
+        return kind.from_json(body)
+    return None
 
 
 def parse_order(body: JsonMessage) -> Optional[Order]:
@@ -190,5 +194,7 @@ def parse_order(body: JsonMessage) -> Optional[Order]:
         kind = OrderKind(body["op"])
     except ValueError:
         return None
-    key = parse_key(body["key"]) if body["key"] else None
+    key = None
+    if body["key"]:
+        key = parse_key(body["key"])
     return Order(kind, key, str(body["note"]), tuple(int(rank) for rank in body.get("ranks", ())))

@@ -265,10 +265,14 @@ _AGENT: Dict[str, Type[AgentEvent]] = {kind.TAG: kind for kind in get_args(Agent
 def parse_trainer_message(body: JsonMessage) -> Optional[TrainerMessage]:
     """What a trainer says; None for what this release does not know. Raises as `Message.from_json`."""
     kind = _TRAINER.get(body["op"])
-    return kind.from_json(body) if kind is not None else None
+    if kind is not None:
+        return kind.from_json(body)
+    return None
 
 
 def parse_agent_event(body: JsonMessage) -> Optional[AgentEvent]:
     """What an agent says to its trainer; as above."""
     kind = _AGENT.get(body["ev"])
-    return kind.from_json(body) if kind is not None else None
+    if kind is not None:
+        return kind.from_json(body)
+    return None

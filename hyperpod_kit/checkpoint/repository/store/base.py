@@ -179,7 +179,10 @@ def between(names: Iterable[str], after: str, until: str) -> List[str]:
 
 def check_name(name: str) -> str:
     """`name`, when it stays below the root. Raises ValueError: a name is ours, never a user's input."""
-    parts = name[:-1].split("/") if name.endswith("/") else name.split("/")
+    if name.endswith("/"):
+        parts = name[:-1].split("/")
+    else:
+        parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise ValueError(f"{name!r} is no name below a checkpoint root")
     return name

@@ -51,7 +51,9 @@ class MemoryStore:
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
-        start = prefix + "/" if prefix else ""
+        start = ""
+        if prefix:
+            start = prefix + "/"
         children = set()
         with self._lock:
             for name in self._objects:

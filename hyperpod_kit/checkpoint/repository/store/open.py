@@ -38,12 +38,16 @@ def open_store(root: str) -> Store:
     if slashes and scheme in SCHEMES:
         return SCHEMES[scheme](root)
     path = os.path.abspath(root)
-    return RestrictedStore(path) if mount_of(path) == ("fuse", MOUNTPOINT) else PosixStore(path)
+    if mount_of(path) == ("fuse", MOUNTPOINT):
+        return RestrictedStore(path)
+    return PosixStore(path)
 
 
 def as_store(where: Where) -> Store:
     """`where` itself, or the store that it names. Raises as `open_store`."""
-    return open_store(os.fspath(where)) if isinstance(where, (str, os.PathLike)) else where
+    if isinstance(where, (str, os.PathLike)):
+        return open_store(os.fspath(where))
+    return where
 
 
 def is_path(root: str) -> bool:
@@ -57,4 +61,6 @@ def mount_of(path: str) -> Tuple[str, str]:
         entry = mountinfo.mount_holding(mountinfo.read(MOUNTINFO), os.path.realpath(path))
     except OSError:
         entry = None
-    return ("", "") if entry is None else (entry.fs_type, entry.source)
+    if entry is None:
+        return ("", "")
+    return (entry.fs_type, entry.source)

@@ -25,7 +25,9 @@ def open_as_owner(root: str) -> Store:
     if not is_path(root) or not owner.is_root():
         return store
     uid = walk.owner_uid(os.path.abspath(root))
-    return OwnersStore(store, uid) if uid else store
+    if uid:
+        return OwnersStore(store, uid)
+    return store
 
 
 class OwnersStore:

@@ -39,8 +39,14 @@ class FileReader:
     def __init__(self, path: str, *, cached: bool = False, owner: Optional[int] = None) -> None:
         self._fd, status = root_files.open_to_read(path, owner=owner)
         self.size = status.st_size
-        self._direct = -1 if cached else direct.open_readable(path, status)
-        self.align = 1 if self._direct < 0 else ALIGN
+        if cached:
+            self._direct = -1
+        else:
+            self._direct = direct.open_readable(path, status)
+        if self._direct < 0:
+            self.align = 1
+        else:
+            self.align = ALIGN
 
     def read_into(self, view: memoryview, offset: int) -> int:
         """See StoreReader."""
@@ -110,7 +116,10 @@ class FileWriter(NewFile):
         self._written = 0
         self._lock = threading.Lock()
         self._direct = past_cache and size >= ALIGN and self._set_direct(True)
-        self.align = ALIGN if self._direct else 1
+        if self._direct:
+            self.align = ALIGN
+        else:
+            self.align = 1
         if self._direct:
             self._reserve()
 
@@ -142,7 +151,10 @@ class FileWriter(NewFile):
             self._write(view, offset)
 
     def _write(self, view: memoryview, offset: int) -> None:
-        direct_size = len(view) - len(view) % ALIGN if self._direct and offset % ALIGN == 0 else len(view)
+        if self._direct and offset % ALIGN == 0:
+            direct_size = len(view) - len(view) % ALIGN
+        else:
+            direct_size = len(view)
         if direct_size < len(view):
             self._rest.append((offset + direct_size, bytes(view[direct_size:])))
         done = 0
@@ -230,7 +242,10 @@ class PosixStore:
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. Takes types from the directory itself: nothing is looked up but where links lead."""
-        path = self._path(prefix) if prefix else self.url
+        if prefix:
+            path = self._path(prefix)
+        else:
+            path = self.url
         try:
             with os.scandir(path) as entries:
                 return between(

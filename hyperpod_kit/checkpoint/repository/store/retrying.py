@@ -28,12 +28,16 @@ log = logging.getLogger("hyperpod_kit.checkpoint")
 
 def with_retries(store: Store) -> Store:
     """The same store, whose reads are tried again."""
-    return store if isinstance(store, RetryingStore) else RetryingStore(store)
+    if isinstance(store, RetryingStore):
+        return store
+    return RetryingStore(store)
 
 
 def without_retries(store: Store) -> Store:
     """The same store, whose reads are tried once: for hints that are not worth a pause."""
-    return store.store if isinstance(store, RetryingStore) else store
+    if isinstance(store, RetryingStore):
+        return store.store
+    return store
 
 
 class RetryingStore:

@@ -83,7 +83,10 @@ class S3Store:
     def __init__(self, url: str, client: Any) -> None:
         self.url = url.rstrip("/")
         self._bucket, _, prefix = self.url[len("s3://") :].partition("/")
-        self._prefix = prefix + "/" if prefix else ""
+        if prefix:
+            self._prefix = prefix + "/"
+        else:
+            self._prefix = ""
         self._client = client
         self._delete = True
 

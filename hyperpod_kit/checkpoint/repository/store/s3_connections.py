@@ -56,7 +56,10 @@ class ResponseBody:
         """The next bytes, as many as `most` unless fewer are left; b"" at the end. Raises OSError."""
         if self._response.chunked:
             return self._chunked(most)
-        count = self.remaining if most < 0 else min(most, self.remaining)
+        if most < 0:
+            count = self.remaining
+        else:
+            count = min(most, self.remaining)
         if not count:
             return b""
         try:
@@ -82,7 +85,10 @@ class ResponseBody:
             raise S3Timeout(f"no byte for {self._connection.timeout:g} s") from err
         except http.client.HTTPException as err:
             raise S3Broken(f"{type(err).__name__}: {err}") from None
-        self.remaining = 0 if self._response.isclosed() else self.remaining
+        if self._response.isclosed():
+            self.remaining = 0
+        else:
+            self.remaining = self.remaining
         return data
 
     def close(self) -> None:

@@ -27,7 +27,9 @@ _ERRNO = {
 def code_of(err: BaseException) -> str:
     """The service's error code; "" when the service did not answer."""
     response = getattr(err, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    if isinstance(response, dict):
+        return str(response.get("Error", {}).get("Code", ""))
+    return ""
 
 
 def retried(err: BaseException) -> bool:
@@ -41,7 +43,10 @@ def failed(err: BaseException, url: str, verb: str = "read") -> OSError:
 
     `verb`: what could not be done to `url`: read, written, deleted.
     """
-    error = err if isinstance(err, OSError) and err.filename is not None else _as_os_error(err, url)
+    if isinstance(err, OSError) and err.filename is not None:
+        error = err
+    else:
+        error = _as_os_error(err, url)
     error.__dict__.setdefault("verb", verb)
     return error
 
@@ -50,7 +55,10 @@ def _as_os_error(err: BaseException, url: str) -> OSError:
     code = code_of(err)
     if code:
         number = _ERRNO.get(code, errno.EIO)
-        message = str(err.args[0]) if err.args else code
+        if err.args:
+            message = str(err.args[0])
+        else:
+            message = code
         return OSError(number, f"{code}: {message}", url)
     kind = type(err).__name__
     if isinstance(err, PermissionError):
@@ -58,6 +66,9 @@ def _as_os_error(err: BaseException, url: str) -> OSError:
     if kind in ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"):
         return OSError(errno.EACCES, str(err), url)
     if type(err).__module__.partition(".")[0] in ("botocore", "urllib3") or isinstance(err, OSError):
-        number = errno.ETIMEDOUT if "Timeout" in kind else errno.EIO
+        if "Timeout" in kind:
+            number = errno.ETIMEDOUT
+        else:
+            number = errno.EIO
         return OSError(number, f"{kind}: {err}", url)
     raise err

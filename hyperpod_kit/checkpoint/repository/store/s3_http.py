@@ -130,7 +130,10 @@ class S3HttpClient:
         self, Bucket: str, Key: str, Body: Union[bytes, bytearray], IfNoneMatch: str = "", ChecksumAlgorithm: str = ""
     ) -> Dict[str, Any]:
         """A small object, whole."""
-        headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
+        if IfNoneMatch:
+            headers = {"if-none-match": IfNoneMatch}
+        else:
+            headers = {}
         response = self._request("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
         return {"ETag": response.headers.get("etag", "")}
 
@@ -150,7 +153,10 @@ class S3HttpClient:
 
     def create_multipart_upload(self, Bucket: str, Key: str, ChecksumAlgorithm: str = "") -> Dict[str, Any]:
         """`UploadId`."""
-        headers = {"x-amz-checksum-algorithm": ChecksumAlgorithm} if ChecksumAlgorithm else {}
+        if ChecksumAlgorithm:
+            headers = {"x-amz-checksum-algorithm": ChecksumAlgorithm}
+        else:
+            headers = {}
         response = self._request("CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b"")
         return {"UploadId": _document(response.data).findtext("UploadId") or ""}
 
@@ -174,7 +180,10 @@ class S3HttpClient:
             '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
             f"{parts}</CompleteMultipartUpload>"
         ).encode()
-        headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
+        if IfNoneMatch:
+            headers = {"if-none-match": IfNoneMatch}
+        else:
+            headers = {}
         operation = "CompleteMultipartUpload"
         response = self._request(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
         document = _document(response.data)
@@ -248,7 +257,10 @@ class S3HttpClient:
         """One request, one answer. Raises PermissionError without credentials, OSError, HTTPException."""
         region = self._regions.get(bucket, self._region) or "us-east-1"
         url = self._url(bucket, key, region, query)
-        payload = UNSIGNED if url.startswith("https:") and body else hashlib.sha256(body or b"").hexdigest()
+        if url.startswith("https:") and body:
+            payload = UNSIGNED
+        else:
+            payload = hashlib.sha256(body or b"").hexdigest()
         full = sign(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
         status, response_headers, response_body = self._connections.exchange(method, url, full, body)
         if stream and status < 300:
@@ -267,9 +279,14 @@ class S3HttpClient:
             base = f"{self._endpoint}/{bucket}/{path}"
         else:
             domain = f"s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
-            base = f"https://{domain}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{domain}/{path}"
+            if "." in bucket:
+                base = f"https://{domain}/{bucket}/{path}"
+            else:
+                base = f"https://{bucket}.{domain}/{path}"
         query_text = "&".join(f"{quote(name, safe='-_.~')}={quote(query[name], safe='-_.~')}" for name in sorted(query))
-        return f"{base}?{query_text}" if query_text else base
+        if query_text:
+            return f"{base}?{query_text}"
+        return base
 
 
 def _crc32(body: bytes) -> str:

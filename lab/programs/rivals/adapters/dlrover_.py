@@ -99,7 +99,7 @@ class DlroverDdpMemory(DlroverDdpDisk):
 class _Fsdp(_Dl):
     """DLRover 0.6.1's FSDP engine leaves CheckpointConfig.rank at 0 on every rank, so with 2 ranks on a node only
     one done-file ever appears, the commit never sees 2 of 2, and the saver thread sits out save_timeout (default
-    600 s) after every save. save_timeout=1 bounds that to one 5 s poll; settle() waits it out between saves.
+    600 s) after every save. save_timeout=1 bounds that to one 5 s poll; wait_until_ready() waits it out between saves.
     The tracker file is written by shard 0 before the commit, whatever the other shards did. 'Complete' is read
     here as: tracker at this step, and every shard file at its full size.
     """
@@ -120,7 +120,7 @@ class _Fsdp(_Dl):
         except FileNotFoundError:
             return False
 
-    def settle(self):
+    def wait_until_ready(self):
         d = os.path.join(self.root, "._dlrover_ckpt_stage", f"{self.last}.done")
         t = time.time()
         while os.path.exists(d) and time.time() - t < 30:

@@ -44,9 +44,9 @@ class Hyperpod(Adapter):
         self.manager = self._manager()
 
     def load(self, step=None):
-        found = self.manager.restore(self.what)
-        if getattr(found, "tier", "nothing") != "storage":
-            raise RuntimeError(f"expected a restore from storage, got {found}")
+        restored = self.manager.restore(self.what)
+        if getattr(restored, "tier", "nothing") != "storage":
+            raise RuntimeError(f"expected a restore from storage, got {restored}")
 
     def has_latest(self):
         return True

@@ -8,10 +8,10 @@ from pathlib import Path
 import hyperpod_kit.checkpoint
 
 
-def named() -> dict[str, str]:
+def find_failpoints() -> dict[str, str]:
     """Name of each `failpoint("...")` in the engine -> the file that has it, relative to the package."""
     package = Path(str(hyperpod_kit.checkpoint.__file__)).parent
-    found = {}
+    failpoints = {}
     for path in sorted(package.rglob("*.py")):
         where = str(path.relative_to(package))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -21,5 +21,5 @@ def named() -> dict[str, str]:
                 and isinstance(node.args[0], ast.Constant)
                 and getattr(node.func, "id", getattr(node.func, "attr", "")) == "failpoint"
             ):
-                found[str(node.args[0].value)] = where
-    return found
+                failpoints[str(node.args[0].value)] = where
+    return failpoints

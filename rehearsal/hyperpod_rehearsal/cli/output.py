@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 from hyperpod_kit.cli.output import cell, console
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from hyperpod_rehearsal.sandbox import SandboxResult
 
 

@@ -89,11 +89,11 @@ def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
 
 
 def _link(root: Path, path: str, target: str) -> None:
-    link_path = root / path.lstrip("/")
-    by_descriptor.make_parents(link_path)
-    if link_path.is_symlink() or link_path.exists():
-        by_descriptor.unlink(link_path)
-    by_descriptor.symlink(target, link_path)
+    place = root / path.lstrip("/")
+    by_descriptor.make_parents(place)
+    if place.is_symlink() or place.exists():
+        by_descriptor.unlink(place)
+    by_descriptor.symlink(target, place)
 
 
 def _forget_identity(root: Path) -> None:

@@ -444,7 +444,7 @@ FORMATS = (
         "hpk-rewind/1",
         "rewind.json",
         read_rewind,
-        ("Rewind",),
+        ("Rollback",),
         lambda: a_rewind(lambda store: rollbacks.record_rollback(store, ATTEMPT, 7, "ana")),
     ),
     Format(

@@ -14,6 +14,7 @@ import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import handshake, io_progress
+from hyperpod_kit.checkpoint.agent.channel import MessageSeals
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.agent.rpc import HANDSHAKE_TIMEOUT
 from hyperpod_kit.errors import CheckpointError
@@ -33,10 +34,10 @@ Address = Tuple[str, int]
 class Wire:
     """One connection. An answer that is not what was expected ends it."""
 
-    def __init__(self, sock: socket.socket, seals: Any, lines: Lines) -> None:
+    def __init__(self, sock: socket.socket, seals: MessageSeals, lines: Lines) -> None:
         self._sock, self._lines = sock, lines
-        self._outgoing: Seal = seals.said
-        self._incoming: Seal = seals.heard
+        self._outgoing: Seal = seals.outgoing
+        self._incoming: Seal = seals.incoming
         sock.settimeout(WIRE_TIMEOUT)
         lines.most = _LINE
 

@@ -157,7 +157,7 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
     from hyperpod_kit.checkpoint.collectives import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-    subject.wipe()
+    subject.clear()
     ranks = Ranks(alone=True)
     start = startup.identify(ranks, root, None, None)
     nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)

@@ -73,7 +73,7 @@ def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monk
 @FUSE
 def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
     fake = make_node([S3, LUSTRE])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(2.0), 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(4.0), 3)))
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(S3_UNIT, S3_ARGV)

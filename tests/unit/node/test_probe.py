@@ -190,7 +190,7 @@ def test_a_daemon_that_is_stopped_hangs_and_one_that_is_killed_is_dead(tmp_path:
     with serving_mount(path) as daemon:
         assert probe(str(path), AMPLE, "lw").outcome == "answered"
         daemon.send_signal(signal.SIGSTOP)
-        assert probe(str(path), scaled(2.0), "lw").outcome == "no_answer"
+        assert probe(str(path), scaled(5.0), "lw").outcome == "no_answer"
         daemon.send_signal(signal.SIGCONT)
         assert probe(str(path), AMPLE).outcome == "answered"
         daemon.kill()

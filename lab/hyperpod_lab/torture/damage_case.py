@@ -157,7 +157,7 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
     from hyperpod_kit.checkpoint.collectives import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-    subject.wipe()
+    subject.clear()
     ranks = Ranks(alone=True)
     start = startup.identify(ranks, root, None, None)
     nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
@@ -166,6 +166,6 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
         return {"error": "started from scratch", "declared": False}
     return {
         "restored": (got.epoch, got.step),
-        "wrong": subject.differs(got.epoch, got.step),
+        "wrong": subject.find_differences(got.epoch, got.step),
         "rejected": [name for name, _ in got.rejected],
     }

@@ -166,6 +166,6 @@ def _restore(root: str, subject: Any) -> dict[str, Any]:
         return {"error": "started from scratch", "declared": False}
     return {
         "restored": (got.epoch, got.step),
-        "wrong": subject.differs(got.epoch, got.step),
+        "wrong": subject.find_differences(got.epoch, got.step),
         "rejected": [name for name, _ in got.rejected],
     }

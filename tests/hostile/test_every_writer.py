@@ -113,7 +113,7 @@ def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     places = {relative(path) for path in watched()}
     wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
     wanted |= {"cli/command_ending.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
-    wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "look", "keep", "repair")}
+    wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "inspection", "keep", "repair")}
     assert wanted <= places
 
 

@@ -79,7 +79,7 @@ class Pipe:
     def send(self, message: Dict[str, Any]) -> bool:
         return self._receive(json.loads(json.dumps(message))) is not False
 
-    def patience(self, seconds: int) -> None:
+    def set_dead_peer_timeout(self, seconds: int) -> None:
         """A broken pipe is noticed at once."""
 
 
@@ -97,14 +97,14 @@ class Hub:
     def __init__(self) -> None:
         self.peers: Dict[int, agent.Agent] = {}
 
-    def patience(self, seconds: int) -> None:
+    def set_dead_peer_timeout(self, seconds: int) -> None:
         """As above."""
 
     def broadcast(self, message: Dict[str, Any]) -> None:
         for peer in self.peers.values():
             peer.link.on_message(json.loads(json.dumps(message)))
 
-    def tell(self, rank: int, message: Dict[str, Any]) -> None:
+    def send_to(self, rank: int, message: Dict[str, Any]) -> None:
         if rank in self.peers:
             self.peers[rank].link.on_message(json.loads(json.dumps(message)))
 
@@ -133,8 +133,8 @@ class World:
             (agent_worker, "Worker", Worker),
             (leader, "Worker", Worker),
             (upkeep, "Worker", Worker),
-            (agent, "alive", lambda owner: owner in self.alive),
-            (snapshot_registry, "alive", lambda owner: owner in self.alive),
+            (agent, "is_alive", lambda owner: owner in self.alive),
+            (snapshot_registry, "is_alive", lambda owner: owner in self.alive),
             (rpc, "Hub", lambda *_, **__: Hub()),
             (rpc, "REJOIN", -1.0),
         ):

@@ -111,7 +111,7 @@ class Answered(s3_http.S3HttpClient):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def _ask(self, *_: Any, **__: Any) -> s3_http.S3Response:
+    def _request(self, *_: Any, **__: Any) -> s3_http.S3Response:
         return s3_http.S3Response(200, {}, None, self._data)  # type: ignore[arg-type]
 
 

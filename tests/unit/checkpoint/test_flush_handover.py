@@ -83,7 +83,7 @@ def test_it_goes_on_in_a_session_of_its_own_once_storage_knows(
     real = flush_users.flush_as
 
     def slow(*args: Any, **more: Any) -> Any:
-        more["tell"](Sign(True, 0, 0, 0.0))
+        more["on_progress"](Sign(True, 0, 0, 0.0))
         until(go.exists, what="leave to go on")
         return real(*args, **more)
 

@@ -476,7 +476,7 @@ def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
 
 
 OWN_SIGNALS = {
-    "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls hear_interrupts itself",
+    "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls enable_interrupts itself",
     "checkpoint/agent/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
     "storage/bench/replay/__main__.py": "a child in a session of its own",

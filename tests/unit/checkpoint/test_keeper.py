@@ -192,12 +192,13 @@ def test_work_that_stands_still_is_an_error_until_it_goes_on(
     manager.restore(state)
     manager.save(0, state)
     handle = manager.save(1, state)
-    until(lambda: manager._saves.stalled)
-    assert "has moved nothing for" in caplog.text and "busy with: write" in caplog.text
+    # The warning is logged after the state has changed, by the thread that hears the agent.
+    until(lambda: manager._saves.stalled and "has moved nothing for" in caplog.text)
+    assert "busy with: write" in caplog.text
     with pytest.raises(CheckpointError, match=r"no save reaches storage: the agent .* has moved nothing for"):
         manager.step(1, state)
-    until(lambda: not manager._saves.stalled)
-    assert "the checkpoint agent goes on" in caplog.text and handle.wait("durable", 60)
+    until(lambda: not manager._saves.stalled and "the checkpoint agent goes on" in caplog.text)
+    assert handle.wait("durable", 60)
 
 
 def test_an_agent_without_memory_ends_no_save_in_silence(root: str, state: State) -> None:

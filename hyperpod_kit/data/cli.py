@@ -191,8 +191,9 @@ def perform(argv: list[str]) -> int:
         return int(end.code or 0)
 
     def work() -> int:
-        place, _, name = args.run.partition(":")
-        module = place if "." in place else f"hyperpod_kit.data.commands.{place}"
+        module, _, name = args.run.partition(":")
+        if "." not in module:
+            module = f"hyperpod_kit.data.commands.{module}"
         require_distribution(module, f"hyperpod-kit data {args.command}")
         try:
             run = getattr(import_module(module), name)

@@ -31,15 +31,15 @@ def run_of(**changes: Any) -> dict[str, Any]:
 
 
 def test_ratios_are_of_medians_against_the_best_way() -> None:
-    found = summary.summarize_run(run_of())
-    assert (found["floor_s"], found["write_s"]) == (2.0, 5.0)
-    assert found["stall_over_floor"] == 1.5
-    assert found["persist_over_limit"] == 0.5
+    ratios = summary.summarize_run(run_of())
+    assert (ratios["floor_s"], ratios["write_s"]) == (2.0, 5.0)
+    assert ratios["stall_over_floor"] == 1.5
+    assert ratios["persist_over_limit"] == 0.5
 
 
 def test_a_way_that_was_given_up_is_no_limit() -> None:
-    found = summary.summarize_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
-    assert found["floor_s"] == 2.0
+    ratios = summary.summarize_run(run_of(floor={"torch 1": [1.0], "torch 2": [2.0, 2.0, 2.0]}))
+    assert ratios["floor_s"] == 2.0
 
 
 def test_slow_ways_to_a_limit_are_not_asked_again() -> None:
@@ -70,7 +70,7 @@ def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path
     late, early = job(time.monotonic() - 1), job(time.monotonic() + 3600)
     assert [late.enough(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]
     assert [early.enough(taken, float) for taken in range(1, 6)] == [False, False, False, False, True]
-    assert early.enough(3, lambda mine: mine + 7200)  # another rank's clock says that it is late: all end together
+    assert early.enough(3, lambda clock: clock + 7200)  # another rank's clock says that it is late: all end together
 
 
 def test_what_an_early_phase_leaves_later_ones_have() -> None:
@@ -82,9 +82,9 @@ def test_restores_are_ratios_in_their_own_direction() -> None:
     run = run_of()
     run["cold"] = {"seconds": [4.0], "start": [0.1], "limit": {"1": [3.0], "4": [2.0]}, "page_cache": "dropped"}
     run["hot"] = {"seconds": [4.0], "start": [0.1], "floor": {"torch 2": [1.0]}, "proof": {"2": [2.0]}}
-    found = summary.summarize_run(run)
-    assert found["cold_restore_over_limit"] == 0.5
-    assert found["hot_restore_over_proof"] == 2.0
+    ratios = summary.summarize_run(run)
+    assert ratios["cold_restore_over_limit"] == 0.5
+    assert ratios["hot_restore_over_proof"] == 2.0
 
 
 def test_the_summary_is_the_worst_run() -> None:
@@ -100,13 +100,13 @@ def test_the_summary_is_the_worst_run() -> None:
 def test_the_proof_digests_every_byte_and_then_copies_it(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     tensors = [torch.arange(size, dtype=torch.float32) + 1 for size in (1, 4097, 0, 70_000)]
     floor = limits.MemoryFloor(tensors, 2)
-    seen: list[int] = []
+    digested: list[int] = []
     real = digest.algorithm("blake2b")
-    counting = real._replace(leaf=lambda data: seen.append(len(data)) or real.leaf(data))
+    counting = real._replace(leaf=lambda data: digested.append(len(data)) or real.leaf(data))
     monkeypatch.setattr(digest, "algorithm", lambda name: counting)
     monkeypatch.setattr(digest, "CHUNK", 65536)
     assert floor.proof_seconds(count, "blake2b") > 0
-    assert sum(seen) == sum(tensor.numel() * 4 for tensor in tensors) and max(seen) <= 65536
+    assert sum(digested) == sum(tensor.numel() * 4 for tensor in tensors) and max(digested) <= 65536
     for target, source in floor._pairs:
         assert torch.equal(target, source)
 
@@ -175,11 +175,11 @@ def test_a_small_run_measures_compares_and_leaves_nothing(
             str(tmp_path),
         ]
     )
-    found = json.loads(capsys.readouterr().out)
-    assert (code, found["errors"]) == (0, [])
-    assert 0 < found["summary"]["persist_over_limit"] < 10
-    assert 0 < found["summary"]["cold_restore_over_limit"] < 10
-    assert found["summary"]["hot_restore_over_proof"] is None
+    report = json.loads(capsys.readouterr().out)
+    assert (code, report["errors"]) == (0, [])
+    assert 0 < report["summary"]["persist_over_limit"] < 10
+    assert 0 < report["summary"]["cold_restore_over_limit"] < 10
+    assert report["summary"]["hot_restore_over_proof"] is None
     assert list(shm.iterdir()) == []
     assert [path for path in tmp_path.iterdir() if path != shm] == []
 

@@ -12,12 +12,12 @@ def test_bench_says_what_this_machine_does(tmp_path, capsys):
     assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "200"]) == 0
     capsys.readouterr()
     assert run(["data", "bench", str(tmp_path / "c"), "--samples", "128", "--workers", "0,1", "--json"]) == 0
-    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
-    assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
-    assert found["index, cold"]["bytes"] == 3 * 200 * 1024
-    assert found["ElasticLoader, not decoded, cold"]["samples"] == 128
-    assert all(row["processor"] > 0 for row in found.values()), "what workers used counts when they have ended"
-    assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["ElasticLoader, 1 workers"]["samples"] == rows["plain DataLoader, 0 workers"]["samples"] == 128
+    assert rows["index, cold"]["bytes"] == 3 * 200 * 1024
+    assert rows["ElasticLoader, not decoded, cold"]["samples"] == 128
+    assert all(row["processor"] > 0 for row in rows.values()), "what workers used counts when they have ended"
+    assert 0 < rows["resume to the first batch"]["bytes"] < 128 * 2000
     assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2
 
 
@@ -54,13 +54,13 @@ def test_bench_beside_other_loaders(tmp_path, capsys):
     (tmp_path / "rivals.py").write_text(RIVALS)
     assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "50"]) == 0
     capsys.readouterr()
-    words = ["--samples", "64", "--workers", "0", "--passes", "3", "--rivals", str(tmp_path / "rivals.py")]
-    assert run(["data", "bench", str(tmp_path / "c"), *words]) == 0
-    said = capsys.readouterr()
-    assert "absent: not installed\n" in said.out and "broken: ImportError: \n" in said.out
-    assert "failing, 0 workers: OSError: no shared memory\n" in said.out
-    assert "fast, 0 workers" in said.out and "fast, 0 workers: 3 of 3" in said.err
-    assert "another way of the same library, 0 workers" in said.out
-    assert " us of processor a sample\n" in said.out
+    options = ["--samples", "64", "--workers", "0", "--passes", "3", "--rivals", str(tmp_path / "rivals.py")]
+    assert run(["data", "bench", str(tmp_path / "c"), *options]) == 0
+    captured = capsys.readouterr()
+    assert "absent: not installed\n" in captured.out and "broken: ImportError: \n" in captured.out
+    assert "failing, 0 workers: OSError: no shared memory\n" in captured.out
+    assert "fast, 0 workers" in captured.out and "fast, 0 workers: 3 of 3" in captured.err
+    assert "another way of the same library, 0 workers" in captured.out
+    assert " us of processor a sample\n" in captured.out
     assert run(["data", "bench", str(tmp_path / "c"), "--rivals", str(tmp_path / "none.py")]) == 2
     assert run(["data", "bench", str(tmp_path / "c"), "--passes", "0"]) == 2

@@ -72,9 +72,10 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
     held = str(page).replace("-00.ctl", ".lock")  # an agent of the attacker's that is at work: flush waits for it
     with busy_as(ATTACKER, LOCKED, held) as other:
         done: List[Any] = []
+        seconds = scaled(8.0)
         waiting = threading.Thread(
             target=lambda: done.append(
-                flush_users.flush_as(ATTACKER, folder=str(base), job=None, timeout=scaled(8.0), max_age=86400.0)
+                flush_users.flush_as(ATTACKER, folder=str(base), job=None, timeout=seconds, max_age=86400.0)
             )
         )
         waiting.start()
@@ -87,7 +88,7 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
                 timeout=30,
             )
             assert tried.returncode != 0 and "Permission denied" in tried.stderr, (name, tried)
-        until(lambda: bool(done), timeout=120, what="end of the flush")
+        until(lambda: bool(done), timeout=seconds + 112, what="end of the flush")
         waiting.join(30)
         assert "still at work" in done[0][0].note or "not done" in done[0][0].note
 

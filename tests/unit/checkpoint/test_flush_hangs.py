@@ -87,13 +87,16 @@ def newest_step(root: Path) -> int:
         return 0
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def flush_within(seconds: int, *options: str) -> subprocess.CompletedProcess[str]:
     """`checkpoint flush`, whose output is read to its end: a child that is left behind must not have the pipe."""
     return subprocess.run(
-        [sys.executable, "-m", "hyperpod_kit.checkpoint.commands.cli", "flush", *words],
+        [
+            *(sys.executable, "-m", "hyperpod_kit.checkpoint.commands.cli", "flush"),
+            *("--all", "--timeout", str(seconds), *options),
+        ],
         capture_output=True,
         text=True,
-        timeout=IN_TIME,
+        timeout=seconds + IN_TIME,
         check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
@@ -106,8 +109,8 @@ def test_the_command_ends_and_names_what_it_could_not_save(
     capture(seq=3, step=30, elsewhere=str(root.path)).close()
     capture(seq=5, step=50).close()
     root.hang()
-    seconds = f"{scaled(20):.0f}"
-    done = command("--all", "--timeout", seconds, "--json")
+    seconds = round(scaled(20))
+    done = flush_within(seconds, "--json")
     assert done.returncode == 1, done
     outcomes = [flush.FlushOutcome(**row) for row in json.loads(done.stdout)]
     (stuck,) = [outcome for outcome in outcomes if not outcome.removed]
@@ -115,7 +118,7 @@ def test_the_command_ends_and_names_what_it_could_not_save(
     assert f"not done after {seconds} s: {root.path} has not taken step 30 (seq 3)" in stuck.note, outcomes
     assert saved.attempt and newest_step(tmp_path / "root") == 50
     assert whole_captures(shm) == [(str(root.path), 30)]
-    again = command("--all", "--timeout", "5")
+    again = flush_within(5)
     assert again.returncode == 1 and "left in" in again.stdout, again
     root.come_back()
     # The kernel lets go of the processes that were left behind.

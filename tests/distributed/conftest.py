@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from tests.distributed import rank_process
+from tests.support.ports import free_port
 
 TINY = [
     "--width",
@@ -46,9 +47,7 @@ class Job:
     def start(self, steps: int, *args: str, world: int = 2, **env: str) -> None:
         """Start all ranks; `env` for all, with a key `rank1_NAME` for rank 1 only."""
         self.starts += 1
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.ranks = []
         for rank in range(world):
             own = {key.split("_", 1)[1]: value for key, value in env.items() if key.startswith(f"rank{rank}_")}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from tests.distributed.rank_process import CONTEXT
+from tests.support.ports import free_port
 
 WIDTH = 10  # not divisible by 3 or 4: uneven and empty shards
 
@@ -272,9 +272,7 @@ def _rank(rank: int, world: int, port: int, folder: str, function: str, argument
 def run(folder: Path, world: int, function: Any, *arguments: Any, timeout: float = 60.0) -> list[Any]:
     """What `function(*arguments)` returned on each of `world` ranks."""
     (folder / "shm").mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     name = f"{function.__module__}.{function.__qualname__}"
     ranks = [
         CONTEXT.Process(target=_rank, args=(rank, world, port, str(folder), name, arguments), daemon=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Optional
 
 from tests.faults.profiles import PROFILE
+from tests.support.ports import free_port
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm
 
@@ -125,12 +126,6 @@ class AccountedSlurm(PrivateSlurm):
             f"add user {user} account=people qos=patient,urgent defaultqos=patient",
         ):
             self.call("sacctmgr", "-i", *words.split())
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def answers(port: int) -> bool:

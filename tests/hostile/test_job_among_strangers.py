@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from tests.hostile.users import ATTACKER, ROOT, be, place
+from tests.support.ports import free_port
 from tests.support.wait import scaled, until
 from tests.unit.job.conftest import Job, job  # noqa: F401
 from tests.unit.job.private_slurm import REPOSITORY
@@ -153,9 +154,7 @@ def environment(pid: int) -> Dict[str, str]:
 def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(job: Job) -> None:  # noqa: F811
     shm = job.base / "shm"
     shm.mkdir(0o700)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        master = probe.getsockname()[1]
+    master = free_port()
     slurmd = socket.create_server(("127.0.0.1", 0), backlog=4096)
     job.runner.answers["scontrol -o show node"] = "\n".join(
         f"NodeName={name} NodeAddr=127.0.0.1 Port={slurmd.getsockname()[1]} State=ALLOCATED" for name in ("n1", "n2")

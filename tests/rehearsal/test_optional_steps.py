@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -19,6 +18,7 @@ from driver import CONFIG, Driver, wait_until
 
 from tests.rehearsal.conftest import CACHE
 from tests.rehearsal.given_packages import given
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.full  # five minutes of machines, and packages that only this test wants
 
@@ -136,8 +136,7 @@ def prometheus(site: Site, tmp_path: Path) -> Iterator[str]:
         f"global: {{scrape_interval: 2s}}\nscrape_configs:\n"
         f"  - job_name: hyperpod\n    static_configs: [{{targets: [{targets}]}}]\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     program = str(tmp_path / "root/usr/bin/prometheus")
     options = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
     with open(tmp_path / "log", "wb") as log:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
+from tests.support.ports import free_port
 from tests.zoo import table
 from tests.zoo.cases import every_case
 from tests.zoo.training import Case
@@ -38,12 +38,6 @@ IMPORTED = (
     "tests.zoo.imported",
 )
 """What the ranks are forked with."""
-
-
-def free_port() -> int:
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
 
 
 class Group:

@@ -6,8 +6,11 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
@@ -48,9 +51,29 @@ def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
         import boto3
         from moto import mock_aws
 
-        with mock_aws():
+        with mock_aws(), one_request_at_a_time():
             boto3.client("s3").create_bucket(Bucket="torture")
             yield lambda: open_store(f"s3://torture/{next(_number)}")
+
+
+@contextlib.contextmanager
+def one_request_at_a_time() -> Iterator[None]:
+    """Have moto answer a request before it looks at the next one, as far as what it holds is concerned.
+
+    moto looks whether an object exists and creates it in two steps. Where threads send `If-None-Match: *` for one name
+    at the same time, two of them may create it, which S3 never allows.
+    """
+    from moto.core.botocore_stubber import BotocoreStubber
+
+    lock = threading.RLock()
+    process_request = BotocoreStubber.process_request
+
+    def process_alone(stubber: BotocoreStubber, request: Any) -> Any:
+        with lock:
+            return process_request(stubber, request)
+
+    with mock.patch.object(BotocoreStubber, "process_request", process_alone):
+        yield
 
 
 @contextlib.contextmanager

@@ -18,7 +18,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import warnings
 from pathlib import Path
 
 from tests.support import warm
+from tests.support.ports import free_port
 from tests.unit.data.killed_ranks import Torture, corpus, tokens, torture, windows
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "data" / "train.py"
@@ -51,9 +51,7 @@ class TrainingRun:
     def start(self, workers: int, kill_after: tuple[int, float] | None) -> bool:
         """Run until the end, or until so many steps more have been taken and so many seconds have passed: then SIGKILL
         to one process, and to the others as Slurm does. Whether it came to its end."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
+        port = str(free_port())
         ranks = [self._rank(rank, workers, port) for rank in range(self.processes)]
         for follower in ranks[1:]:
             threading.Thread(target=_drain, args=(follower,), daemon=True).start()

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from hyperpod_kit.data import ElasticLoader
 from tests.support import warm
+from tests.support.ports import free_port
 from tests.support.rows import full
 from tests.unit.data.framework_loops import BATCH, EPOCHS, FEW, SEED, Numbers
 
@@ -53,9 +53,7 @@ def deepspeed_on_cpus(monkeypatch):
 
 
 def run(place, framework, act, ranks, *words):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 
 import pytest
 
 from hyperpod_kit.data.sample_log_check import check
 from tests.support import warm
+from tests.support.ports import free_port
 from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses
 
 pytest.importorskip("transformers")
@@ -23,9 +23,7 @@ RANKS = 2
 def ranks(place, name, start, *words, kill_at=None, victim=1):
     """Run the example on all ranks, as torchrun starts them, to their end, or until rank 0 has logged so many steps:
     then one is killed, and the others, which wait for it. Exit codes, and what rank 0 said."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     processes = [
         warm.Program(
             [str(PROGRAM), str(place / "corpus"), "--root", str(place / name), *words],

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import warm
+from tests.support.ports import free_ports
 from tests.unit.job.conftest import Job
+from tests.unit.job.torch_ranks import PORTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -43,7 +45,7 @@ def train(
         KILLS=str(folder / "kills"),
         STARTS=str(folder / "starts"),
         ROOT=str(job.root),
-        PORT=str(os.getpid()),
+        FIRST_PORT=str(free_ports(PORTS)),
     )
     program = str(ROOT / "examples" / "frameworks" / example)
     first = (str(HERE / "warm_rank.py"), _starter((*warm.TORCH, *imported))) if imported else ()

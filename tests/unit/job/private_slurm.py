@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
 from tests.support.container_root import ContainerRoot
+from tests.support.ports import free_ports
 from tests.support.release_root import ReleaseRoot
 from tests.support.wait import until
 
@@ -132,7 +131,8 @@ class PrivateSlurm:
             shutil.copy(self._containers / PYXIS, base / "pyxis.so")
             plugins += f"required {base}/pyxis.so runtime_path=/run/pyxis\n"
         (base / "plugstack.conf").write_text(plugins)
-        port, first = _free_ports(self.count)
+        port = free_ports(1 + self.count)
+        first = port + 1
         (base / "slurm.conf").write_text(
             SLURM_CONF.format(
                 base=base,
@@ -305,22 +305,6 @@ def running(kind: type[PrivateSlurm] = PrivateSlurm, **how: Any) -> Iterator[Pri
     finally:
         cluster.stop()
         shutil.rmtree(base, ignore_errors=True)
-
-
-def _free_ports(count: int) -> tuple[int, int]:
-    """A free port and the first of `count` free ports in a row."""
-    # At random: others that choose at the same moment may have this process's number in a namespace of their own. Below
-    # the ports that Linux gives to whoever connects (32768 to 60999): one of those may be taken before the daemon is up
-    for base in random.SystemRandom().sample(range(12000, 32000, 100), 200):
-        try:
-            with contextlib.ExitStack() as stack:
-                for port in range(base, base + count + 1):
-                    sock = stack.enter_context(socket.socket())
-                    sock.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base, base + 1
-    raise AssertionError("no free ports")
 
 
 if __name__ == "__main__":  # by hand: start in an empty directory and stay until interrupted

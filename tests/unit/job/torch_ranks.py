@@ -18,6 +18,9 @@ from pathlib import Path
 
 from hyperpod_kit.checkpoint.repository import layout
 
+PORTS = 20
+"""Of a test's rendezvous, from FIRST_PORT on: each start of the ranks has the next of them."""
+
 
 def newest(root: Path) -> int:
     """The newest step that was committed; -1 for none."""
@@ -46,8 +49,8 @@ def main() -> None:
     rank, start = env["SLURM_PROCID"], int(env["HPK_ATTEMPT"].rpartition(".")[2])
     env.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=env["SLURM_NTASKS"], LOCAL_WORLD_SIZE=env["SLURM_NTASKS"])
     env.update(SLURM_LOCALID=rank, SLURM_NODEID="0")  # Lightning asks these itself
-    # A new attempt must not meet the sockets of the last one, nor those of a test beside this one.
-    port = 20000 + (101 * int(env["PORT"]) + start) % 20000
+    # A new attempt must not meet the sockets of the last one.
+    port = int(env["FIRST_PORT"]) + start % PORTS
     env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     plan = [line.split() for line in Path(env["KILLS"]).read_text().splitlines()] if "KILLS" in env else []
     started = Path(env["STARTS"], f"{env['HPK_ATTEMPT']}.{rank}")

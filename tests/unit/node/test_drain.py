@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, desired_reason, is_due, update_slurm
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.capabilities import require
+from tests.support.ports import free_port
 from tests.support.runner import RecordingRunner
 from tests.support.wait import until
 
@@ -95,10 +95,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     place = tmp_path_factory.mktemp("slurm")
     (place / "state").mkdir()
     (place / "spool").mkdir()
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [free_port(), free_port()]
     (place / "slurm.conf").write_text(CONF.format(place=place, ports=ports, node=NODE))
     started = []
     try:

@@ -71,9 +71,10 @@ def test_a_url_that_is_wrong_is_said_at_once(debian: DebianRoot, deb: Path, serv
 
 
 def refusing_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/mount-s3.deb"
+    bound = socket.socket()  # has the port, and does not listen
+    bound.bind(("127.0.0.1", 0))
+    OPEN.append(bound)
+    return f"http://127.0.0.1:{bound.getsockname()[1]}/mount-s3.deb"
 
 
 def silent_port() -> str:

@@ -34,6 +34,7 @@ VENDORED_FILES = (
     "environment.py",
     "errors.py",
     "exit_codes.py",
+    "renamed.py",
     "run.py",
     "version.py",
     "checkpoint/__init__.py",

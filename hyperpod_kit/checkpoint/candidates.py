@@ -243,8 +243,10 @@ def _merged(
                     yield Candidate(lost.checkpoint_id, name, True, [], lost.reason, lost=True)
             skip_reason = _why_damaged(store, entry)
             if not skip_reason:
-                taken.add(entry.attempt)
-            yield Candidate(entry.attempt, entry.name, True, copies_by_id.get(entry.attempt, []), skip_reason)
+                taken.add(entry.checkpoint_id)
+            yield Candidate(
+                entry.checkpoint_id, entry.name, True, copies_by_id.get(entry.checkpoint_id, []), skip_reason
+            )
 
     def captured() -> Iterator[Candidate]:
         snapshots = []
@@ -289,7 +291,7 @@ def _why_damaged(store: Store, entry: CheckpointEntry) -> str:
     """Say what its tombstone says; "" where there is none."""
     if not entry.marked:
         return ""
-    damage = tombstone.read(store, entry.attempt)
+    damage = tombstone.read(store, entry.checkpoint_id)
     if damage is None:
         return ""
     return f"marked as damaged: {damage}"

@@ -96,7 +96,7 @@ def _read(
         stored: torch.empty(source.shape, dtype=TYPES[source.dtype], device="cpu") for stored, source in paths.items()
     }
     by_path = [(source.path, full_tensors[stored]) for stored, source in paths.items()]
-    load_state(root, StateDict(nested(by_path)), attempt=checkpoint_id, process_group=group)
+    load_state(root, StateDict(nested(by_path)), checkpoint_id=checkpoint_id, process_group=group)
     return full_tensors
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint.save_schedule import Tier
+from hyperpod_kit.renamed import renamed_fields
 
 
 class SaveState(str, enum.Enum):
@@ -47,6 +48,7 @@ ENDS = frozenset((SaveState.DURABLE, SaveState.SKIPPED, SaveState.DROPPED, SaveS
 _ORDER = tuple(SaveState)
 
 
+@renamed_fields(attempt="checkpoint_id")
 class Handle:
     """Follow one save of a `Manager`.
 
@@ -63,7 +65,7 @@ class Handle:
     Attributes:
         stall_ms: For how many milliseconds training stood still, the fence included.
         reason: Why the save did not become durable; None when it did, or may yet.
-        attempt: The name of the checkpoint on storage; None until the save is durable.
+        checkpoint_id: The name of the checkpoint on storage; None until the save is durable.
 
     Example:
         With a `manager` that has restored a `state`, and the number `step` of the step just completed:
@@ -91,7 +93,7 @@ class Handle:
         self._state = SaveState.COPYING
         self.stall_ms = 0.0
         self.reason: str | None = None
-        self.attempt: str | None = None
+        self.checkpoint_id: str | None = None
         self._changed = changed
         self._waiting = waiting
         self._callbacks: list[Callable[[Handle], object]] = []

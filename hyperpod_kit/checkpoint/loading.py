@@ -21,14 +21,16 @@ from hyperpod_kit.checkpoint.restore_progress import ProgressCallback
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
+from hyperpod_kit.renamed import renamed_arguments
 
 
+@renamed_arguments(attempt="checkpoint_id")
 @ambient.without_modes_around
 def load_state(
     root: str | os.PathLike[str],
     state: State,
     *,
-    attempt: str | None = None,
+    checkpoint_id: str | None = None,
     process_group: dist.ProcessGroup | None = None,
     progress: ProgressCallback | None = None,
 ) -> Restored:
@@ -40,8 +42,8 @@ def load_state(
     Args:
         root: A directory, or `s3://BUCKET/PREFIX`.
         state: The objects to fill in place.
-        attempt: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one and no other. None: the
-            newest one that all ranks can prove.
+        checkpoint_id: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one and no other. None:
+            the newest one that all ranks can prove.
         process_group: The ranks that take part. None: all ranks, or this process alone where torch.distributed is not
             initialized.
         progress: See `Manager.restore`.
@@ -51,11 +53,11 @@ def load_state(
 
     Raises:
         NoCheckpoint: Nothing was ever committed.
-        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; with `attempt` this
-            one.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; with `checkpoint_id`
+            this one.
         DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
         StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
-        CheckpointError: The state does not fit, `attempt` is not there, or the root cannot be read.
+        CheckpointError: The state does not fit, `checkpoint_id` is not there, or the root cannot be read.
 
     Example:
         With a `model` and the `root` of a run that has saved it:
@@ -71,7 +73,7 @@ def load_state(
     store = open_store(where)
     ranks = Ranks(process_group)
     nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=memory_copy.copy_threads(1))
-    resume_from = candidates.ResumeFrom(first=attempt, near=False)
+    resume_from = candidates.ResumeFrom(first=checkpoint_id, near=False)
     with torch.inference_mode(False):
         got = restore.restore(
             ranks,
@@ -80,7 +82,7 @@ def load_state(
             nearer=nearer,
             copies_of_ranks=(),
             resume_from=resume_from,
-            only=attempt,
+            only=checkpoint_id,
             ahead=False,
             progress=progress,
         ).got

@@ -45,7 +45,7 @@ from hyperpod_kit.checkpoint.recovered_snapshots import RecoveredSnapshots
 from hyperpod_kit.checkpoint.replica_check import ReplicaCheck
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.restore_progress import ProgressCallback, with_activity
-from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.save_ids import SaveIds
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
@@ -53,6 +53,7 @@ from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.user_policy import UserPolicy
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+from hyperpod_kit.renamed import renamed_arguments, renamed_fields
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
@@ -63,6 +64,7 @@ _KEEP = policy.Latest(3)
 _SLOTS = 2
 
 
+@renamed_fields(peek="inspect")
 class Manager:
     """Save and restore the checkpoints of one run.
 
@@ -245,8 +247,9 @@ class Manager:
 
     # --- restore ------------------------------------------------------------------------------------------------
 
+    @renamed_arguments(attempt="checkpoint_id")
     def restore(
-        self, state: State, *, attempt: str | None = None, progress: ProgressCallback | None = None
+        self, state: State, *, checkpoint_id: str | None = None, progress: ProgressCallback | None = None
     ) -> Restored | Fresh:
         """Restore `state` from the newest checkpoint that all ranks can prove.
 
@@ -262,18 +265,18 @@ class Manager:
 
         Args:
             state: The objects to fill in place.
-            attempt: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is restored
-                and no other, whatever HPK_RESUME_FROM names. The saves that follow are newer than all that is there.
-                Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that passes
-                the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all starts to
-                come. It may be given in the midst of training too, to go back from a loss that is nan. None: the newest
-                checkpoint.
+            checkpoint_id: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is
+                restored and no other, whatever HPK_RESUME_FROM names. The saves that follow are newer than all that is
+                there. Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that
+                passes the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all
+                starts to come. It may be given in the midst of training too, to go back from a loss that is nan. None:
+                the newest checkpoint.
             progress: Called with a `RestoreProgress` of this rank, about every half second from a thread that reads,
                 and at the end. None: no call.
 
         Returns:
-            What was restored; or `Fresh`, never with `attempt`, and only when nothing was ever committed, which the
-            manifests and all other records of a commit have to agree on, or when a person asked to begin anew
+            What was restored; or `Fresh`, never with `checkpoint_id`, and only when nothing was ever committed, which
+            the manifests and all other records of a commit have to agree on, or when a person asked to begin anew
             (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored).
 
         Raises:
@@ -285,9 +288,10 @@ class Manager:
             StateNotSerializable: A value of the state is one that no checkpoint can hold. For one that an optimizer
                 makes: in its first step.
             NotEnoughSharedMemory: The shared memory of a node can never hold the slots of its ranks.
-            CheckpointError: The state does not fit, `attempt` is not there or ranks name different ones, a loader of
-                the state was iterated before the first restore, another thread saves or restores, the Manager is closed
-                or of another process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
+            CheckpointError: The state does not fit, `checkpoint_id` is not there or ranks name different ones, a loader
+                of the state was iterated before the first restore, another thread saves or restores, the Manager is
+                closed or of another process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT
+                asks for.
 
         Example:
             With a `manager` and a `state`:
@@ -297,7 +301,7 @@ class Manager:
         """
         self._require_usable()
         with self._caller.exclusive("restore"), ambient.without_modes():
-            return self._restore(state, attempt, progress)
+            return self._restore(state, checkpoint_id, progress)
 
     def _restore(self, state: State, checkpoint_id: str | None, progress: ProgressCallback | None) -> Restored | Fresh:
         if not self._recovered.is_settled:
@@ -326,15 +330,16 @@ class Manager:
         return restored
 
     @ambient.without_modes_around
-    def peek(self, attempt: str | None = None) -> Peeked | None:
+    @renamed_arguments(attempt="checkpoint_id")
+    def inspect(self, checkpoint_id: str | None = None) -> CheckpointInfo | None:
         """Read what a checkpoint holds beside its tensors, before there is a state to restore.
 
         All ranks call it, before `restore`, and all get the same. It changes nothing, and costs no tier of the
-        `restore` that follows. Only the beginning of the checkpoint is proved: compare the result's `attempt` with what
-        `restore` returns.
+        `restore` that follows. Only the beginning of the checkpoint is proved: compare the result's `checkpoint_id`
+        with what `restore` returns.
 
         Args:
-            attempt: The name of a checkpoint: this one and no other. None: the newest one.
+            checkpoint_id: The name of a checkpoint: this one and no other. None: the newest one.
 
         Returns:
             What rank 0 saved besides its tensors; None when nothing was ever committed, or when HPK_FRESH=1 begins the
@@ -344,17 +349,17 @@ class Manager:
             NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
             DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
             StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
-            CheckpointError: `attempt` is not there, ranks name different ones, the Manager is closed or of another
-                process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
+            CheckpointError: `checkpoint_id` is not there, ranks name different ones, the Manager is closed or of
+                another process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
 
         Example:
             With a `manager`:
 
-                peeked = manager.peek()
-                tokens = peeked.extra.get("tokens", 0) if peeked else 0
+                newest = manager.inspect()
+                tokens = newest.extra.get("tokens", 0) if newest else 0
         """
         self._require_usable()
-        return self._recovered.peek(attempt)
+        return self._recovered.peek(checkpoint_id)
 
     def _check(self, state: State) -> None:
         """Raises StateNotSerializable, on all ranks, for what no save could take: no step is trained for nothing."""

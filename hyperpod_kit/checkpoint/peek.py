@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.retrying import with_retries
-from hyperpod_kit.checkpoint.results import Peeked
+from hyperpod_kit.checkpoint.results import CheckpointInfo
 from hyperpod_kit.errors import NoValidCheckpoint
 
 
@@ -28,7 +28,7 @@ def peek(
     copies_of_ranks: Sequence[Sequence[HeldShard]],
     resume_from: ResumeFrom,
     only: str | None = None,
-) -> Peeked | None:
+) -> CheckpointInfo | None:
     """What rank 0 saved of the newest candidate whose beginning all ranks can prove, the same on all ranks; None where
     nothing was ever committed, or the restore that follows begins anew. `only`: this attempt, and no other. All ranks
     call it.
@@ -49,7 +49,7 @@ def peek(
         if tree is not None:
             extra, save_record = ranks.broadcast((tree["extra"], tree.get("save") or {}))
             name = candidate.name
-            return Peeked(
+            return CheckpointInfo(
                 name.step,
                 name.epoch,
                 name.seq,

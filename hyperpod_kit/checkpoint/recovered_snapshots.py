@@ -15,7 +15,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import catalog, proofs, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.restore_progress import ProgressCallback
-from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
 from hyperpod_kit.checkpoint.state import State
@@ -73,12 +73,12 @@ class RecoveredSnapshots:
         if self._ranks.rank == 0:
             restore_report.report_restored(self._start.root, outcome.got)
             if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
-                proofs.record_where_possible(open_store(self._start.root), outcome.got.attempt, "restore")
+                proofs.record_where_possible(open_store(self._start.root), outcome.got.checkpoint_id, "restore")
         self._settle_with_agent(outcome.keep)
         return outcome.got
 
-    def peek(self, only: str | None) -> Peeked | None:
-        """See Manager.peek."""
+    def peek(self, only: str | None) -> CheckpointInfo | None:
+        """See Manager.inspect."""
         with self._report_failures():
             return peek.peek(
                 self._ranks,

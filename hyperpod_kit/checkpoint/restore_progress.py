@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hyperpod_kit.renamed import renamed_fields
+
 CALL_INTERVAL_S = 0.5
 """Seconds between two words to who asked."""
 _LOG_INTERVAL_S = 5.0
@@ -19,15 +21,16 @@ _MB = 1_000_000
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
+@renamed_fields(attempt="checkpoint_id", done="bytes_read", whole="bytes_total")
 class RestoreProgress(NamedTuple):
     """How far this rank is with reading a checkpoint.
 
     What other ranks read for this one is not counted. It begins anew with each tier and each checkpoint that is tried.
 
     Attributes:
-        attempt: The name of the checkpoint.
-        done: How many bytes are proved and in their place.
-        whole: How many bytes this rank reads.
+        checkpoint_id: The name of the checkpoint.
+        bytes_read: How many bytes are proved and in their place.
+        bytes_total: How many bytes this rank reads.
 
     Example:
         With a `manager` and a `state`:
@@ -35,14 +38,14 @@ class RestoreProgress(NamedTuple):
             from hyperpod_kit.checkpoint import RestoreProgress
 
             def show(progress: RestoreProgress) -> None:
-                print(f"{progress.attempt}: {progress.done} of {progress.whole} bytes")
+                print(f"{progress.checkpoint_id}: {progress.bytes_read} of {progress.bytes_total} bytes")
 
             manager.restore(state, progress=show)
     """
 
-    attempt: str
-    done: int
-    whole: int
+    checkpoint_id: str
+    bytes_read: int
+    bytes_total: int
 
 
 ProgressCallback = Callable[[RestoreProgress], None]
@@ -95,7 +98,7 @@ class ReadBytes:
         with self._lock:
             assert self._at is not None, "read before begin"
             # Chunks that did not arrive from another rank are read besides.
-            self._at = self._at._replace(done=min(self._at.done + count, self._at.whole))
+            self._at = self._at._replace(bytes_read=min(self._at.bytes_read + count, self._at.bytes_total))
             if self._clock() - self._last_call < CALL_INTERVAL_S:
                 return
             self._last_call = self._clock()
@@ -104,7 +107,7 @@ class ReadBytes:
     def end(self) -> None:
         """All is read; nothing is said where nothing was."""
         if self._at is not None:
-            self._at = self._at._replace(done=self._at.whole)
+            self._at = self._at._replace(bytes_read=self._at.bytes_total)
             self._report(wait=True)
 
     def _report(self, *, wait: bool) -> None:
@@ -115,7 +118,13 @@ class ReadBytes:
             assert at is not None
             if self._clock() - self._logged >= _LOG_INTERVAL_S:
                 self._logged = self._clock()
-                log.log(self._level, "restore: %d of %d MB of %s", at.done // _MB, at.whole // _MB, at.attempt)
+                log.log(
+                    self._level,
+                    "restore: %d of %d MB of %s",
+                    at.bytes_read // _MB,
+                    at.bytes_total // _MB,
+                    at.checkpoint_id,
+                )
             if self._callback is not None:
                 self._callback(at)
         except Exception:

@@ -27,7 +27,7 @@ def report_restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = o
     if isinstance(got, Fresh):
         _report(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
     else:
-        _report(root, RestoreVerdict(got.attempt, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
+        _report(root, RestoreVerdict(got.checkpoint_id, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
 
 
 def report_failure(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:

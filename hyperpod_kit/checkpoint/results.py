@@ -1,4 +1,4 @@
-"""What `Manager.restore`, `Manager.peek` and `load_state` return.
+"""What `Manager.restore`, `Manager.inspect` and `load_state` return.
 
 Each result has `next_step`, the step that training continues with.
 """
@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hyperpod_kit.renamed import renamed_fields
 
+
+@renamed_fields(attempt="checkpoint_id")
 @dataclass(frozen=True)
 class Restored:
     """The state is that of `step`, the last completed one; training continues with `next_step`.
@@ -17,7 +20,7 @@ class Restored:
         step: The last completed step.
         epoch: The number of the run's start that saved it.
         seq: The number of the save over the whole life of the root.
-        attempt: The name of the checkpoint, as `hyperpod-kit checkpoint ls` lists it.
+        checkpoint_id: The name of the checkpoint, as `hyperpod-kit checkpoint ls` lists it.
         tier: Where it was read from: `memory` (the node's shared memory), `local` (its disk) or `storage` (the root),
             joined by `+` where ranks differ.
         seconds: How long the restore took.
@@ -33,14 +36,14 @@ class Restored:
             result = manager.restore(state)
             if isinstance(result, Restored):
                 print(f"step {result.step} from {result.tier}: {result.bytes / result.seconds / 1e9:.1f} GB/s")
-            for attempt, reason in result.rejected:
-                print(f"not {attempt}: {reason}")
+            for checkpoint_id, reason in result.rejected:
+                print(f"not {checkpoint_id}: {reason}")
     """
 
     step: int
     epoch: int
     seq: int
-    attempt: str
+    checkpoint_id: str
     tier: str
     seconds: float
     bytes: int
@@ -53,8 +56,9 @@ class Restored:
         return self.step + 1
 
 
+@renamed_fields(attempt="checkpoint_id")
 @dataclass(frozen=True)
-class Peeked:
+class CheckpointInfo:
     """What `Manager.restore` would try first, as far as it is no tensor.
 
     Nothing was restored, and of the tensors nothing was read: the restore may still go back to an older one.
@@ -63,7 +67,7 @@ class Peeked:
         step: The last completed step.
         epoch: The number of the run's start that saved it.
         seq: The number of the save over the whole life of the root.
-        attempt: The name of the checkpoint, to be compared with that of the restore.
+        checkpoint_id: The name of the checkpoint, to be compared with that of the restore.
         extra: What `State(extra=...)` of rank 0 holds, with None in the place of each tensor.
         metrics: What `Manager.save(metrics=...)` was given.
         rejected: The name of every newer candidate, and why it was not taken.
@@ -71,15 +75,15 @@ class Peeked:
     Example:
         With a `manager`, of a run that has saved before:
 
-            peeked = manager.peek()
-            if peeked is not None:
-                print(f"{peeked.attempt} is of step {peeked.step}: {peeked.metrics}")
+            newest = manager.inspect()
+            if newest is not None:
+                print(f"{newest.checkpoint_id} is of step {newest.step}: {newest.metrics}")
     """
 
     step: int
     epoch: int
     seq: int
-    attempt: str
+    checkpoint_id: str
     extra: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     rejected: tuple[tuple[str, str], ...] = ()

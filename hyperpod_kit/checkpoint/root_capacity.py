@@ -54,7 +54,7 @@ def newest_size(root: str) -> int:
     store = open_store(root)
     for entry in catalog.newest_first(store):
         if entry.committed:
-            body = verify.read_manifest(store, entry.attempt)
+            body = verify.read_manifest(store, entry.checkpoint_id)
             size = body.total_bytes + body.extra.size
             if body.index:
                 size += body.index.size

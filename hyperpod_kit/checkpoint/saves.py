@@ -177,7 +177,7 @@ class Saves:
             return
         if isinstance(event, SaveDurable):
             if not handle.final:
-                handle.attempt = event.note
+                handle.checkpoint_id = event.note
                 handle.advance(SaveState.DURABLE)
                 if self._tally.record_durable(handle.seq, handle.step):
                     log.info("save of step %d: durable again", handle.step)

@@ -25,15 +25,17 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.weight_sources import Match, SavedTensor, Sources
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.renamed import renamed_arguments, renamed_fields
 from hyperpod_kit.untrusted.text import clean, printable
 
 
+@renamed_fields(attempt="checkpoint_id")
 @dataclass(frozen=True)
 class LoadedWeights:
     """What `load_weights` did; `str()` of it is a report of a few lines.
 
     Attributes:
-        attempt: The name of the checkpoint that was read.
+        checkpoint_id: The name of the checkpoint that was read.
         step: The step that it is of.
         loaded: The names of the model that were filled.
         missing: Names of the model that the checkpoint does not have.
@@ -52,7 +54,7 @@ class LoadedWeights:
             assert not loaded.missing, str(loaded)
     """
 
-    attempt: str
+    checkpoint_id: str
     step: int
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
@@ -69,18 +71,20 @@ class LoadedWeights:
             "unexpected there": self.unexpected,
             "left out on purpose": self.dropped,
         }
-        head = f"step {self.step} ({self.attempt}): {len(self.loaded)} tensors loaded, {len(self.converted)} converted"
+        counts = f"{len(self.loaded)} tensors loaded, {len(self.converted)} converted"
+        head = f"step {self.step} ({self.checkpoint_id}): {counts}"
         lines = [f"{len(names)} {label}: {', '.join(map(clean, names))}" for label, names in lists.items() if names]
         passed = [f"passed over {checkpoint_id}: {printable(reason)}" for checkpoint_id, reason in self.rejected]
         return "\n".join([head, *lines, *passed])
 
 
 @ambient.without_modes_around
+@renamed_arguments(attempt="checkpoint_id")
 def load_weights(
     root: str | os.PathLike[str],
     model: torch.nn.Module,
     *,
-    attempt: str | None = None,
+    checkpoint_id: str | None = None,
     names: Sources | None = None,
     drop: Callable[[str], bool] | None = None,
     strict: bool = True,
@@ -96,8 +100,8 @@ def load_weights(
     Args:
         root: A directory, or `s3://BUCKET/PREFIX`.
         model: The module to fill in place.
-        attempt: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it. None: the newest one that can be
-            proved.
+        checkpoint_id: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it. None: the newest one that can
+            be proved.
         names: `names(name)` returns where what the model calls `name` comes from: a name in the checkpoint,
             `ConvertedFrom` several and a function, or None for what is not to be loaded. None: names are the same.
         drop: `drop(name)` returns whether a tensor of the checkpoint is left out on purpose, and so not `unexpected`.
@@ -137,10 +141,10 @@ def load_weights(
     if is_path(where):
         store_url = os.path.abspath(where)
     store, ranks = open_store(store_url), Ranks(process_group)
-    candidates.agree_on_name(ranks, attempt)
+    candidates.agree_on_name(ranks, checkpoint_id)
     rejected: list[tuple[str, str]] = []
     already_filled: set[str] = set()
-    for name in [attempt] if attempt is not None else _from_rank_zero(ranks, partial(_committed, store)):
+    for name in [checkpoint_id] if checkpoint_id is not None else _from_rank_zero(ranks, partial(_committed, store)):
         saved = _from_rank_zero(ranks, partial(weight_sources.read, store, name, inside))
         if isinstance(saved, str):
             rejected.append((name, saved))
@@ -227,7 +231,7 @@ def _from_rank_zero(ranks: Ranks, query: Callable[[], Any]) -> Any:
 
 
 def _committed(store: Store) -> list[str]:
-    return [entry.attempt for entry in selection.walk(store)]
+    return [entry.checkpoint_id for entry in selection.walk(store)]
 
 
 def _fill(
@@ -252,7 +256,9 @@ def _fill(
         taken.add(id(live[here]))
         read[it.stored] = live[here] if direct else torch.empty_like(live[here].detach(), dtype=_dtype(it, live[here]))
         by_path.append((it.path, read[it.stored]))
-    got = load_state(root, StateDict(converted_weights.nested(by_path)), attempt=checkpoint_id, process_group=group)
+    got = load_state(
+        root, StateDict(converted_weights.nested(by_path)), checkpoint_id=checkpoint_id, process_group=group
+    )
     with torch.no_grad():
         for here, saved_name in matched.pairs:
             source = read[saved[saved_name].stored]

@@ -93,7 +93,7 @@ def newest_whole(root: str, passed_over: Mapping[str, str], prove: Any = None) -
     there, proved as far as its format can, by `prove` (foreign/newest.py): its trainer would not go back."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return _ours_first(selection.newest_whole, root, passed_over, prove)
+    return _ours_first(selection.newest_complete, root, passed_over, prove)
 
 
 def newest_valid(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:

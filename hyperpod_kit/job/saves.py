@@ -60,12 +60,12 @@ def look(root: str) -> SaveStatus:
             at: Optional[float] = None
             tier = ""
             try:
-                body = verify.read_manifest(store, entry.attempt)
+                body = verify.read_manifest(store, entry.checkpoint_id)
                 at, tier = manifest.seconds(body.time), str(body.job.get("tier") or "")
             except (CheckpointError, FileNotFoundError):
                 if number < _TRIED:
                     continue
-            durable = NewestDurable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
+            durable = NewestDurable(entry.checkpoint_id, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
             break
         row = failure_rows.read_newest(store)
     except (CheckpointError, OSError, ValueError) as err:

@@ -43,9 +43,9 @@ def model() -> State:
 
 def save_durable(manager: Manager, step: int, state: State) -> str:
     handle = manager.save(step, state)
-    if not handle.wait("durable", 60) or handle.attempt is None:
+    if not handle.wait("durable", 60) or handle.checkpoint_id is None:
         raise SystemExit(f"the save of step {step} is {handle.state}: {handle.reason}")
-    return handle.attempt
+    return handle.checkpoint_id
 
 
 def one_checkpoint(root: Path, step: int) -> str:

@@ -204,11 +204,11 @@ class SavingJob:
     def durable(self) -> List[int]:
         """The steps of the checkpoints whose every byte is proved."""
         for entry in self._entries():
-            verify.verify_checkpoint(str(self.root), entry.attempt)
+            verify.verify_checkpoint(str(self.root), entry.checkpoint_id)
         return self.committed()
 
     def _entries(self) -> List[catalog.CheckpointEntry]:
-        return [one for one in catalog.attempts(str(self.root)) if one.committed] if self.root.exists() else []
+        return [one for one in catalog.list_checkpoints(str(self.root)) if one.committed] if self.root.exists() else []
 
     def at_capture(self, count: int, seconds: float = 120.0) -> None:
         """Returns when all ranks have captured so many."""

@@ -164,9 +164,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     job.start(24, "--save-every", "4")
     weights = job.weights()
     assert os.listdir(job.shm) == [], "a normal end leaves nothing in shared memory"
-    assert [entry.name.step for entry in catalog.attempts(str(job.root))] == [23, 19, 15]
-    for entry in catalog.attempts(str(job.root)):
-        assert verify.verify_checkpoint(str(job.root), entry.attempt).world == 2
+    assert [entry.name.step for entry in catalog.list_checkpoints(str(job.root))] == [23, 19, 15]
+    for entry in catalog.list_checkpoints(str(job.root)):
+        assert verify.verify_checkpoint(str(job.root), entry.checkpoint_id).world == 2
     return job.root, weights
 
 

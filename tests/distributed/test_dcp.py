@@ -93,7 +93,7 @@ def test_what_dcp_saves_is_committed_and_loads_on_other_ranks(
     root = str(tmp_path / "root")
     sharded_job.run(tmp_path, writers, save, root, dims[0])
     newest = selection.newest_valid(root)
-    assert newest.step == 7 and verify.read_manifest(root, newest.attempt).index is not None
+    assert newest.step == 7 and verify.read_manifest(root, newest.checkpoint_id).index is not None
     found = sharded_job.run(tmp_path, readers, load, root, dims[1])
     assert all(answer["same"] and answer["note"] == {"step": 7, "why": [1, "x"]} for answer in found), found
     # Every byte once: headers, data and leaves, rounded up to pages; not once per rank.
@@ -240,9 +240,11 @@ def test_several_shards_of_one_tensor_on_a_rank(
     root = str(tmp_path / "root")
     wrote = sharded_job.run(tmp_path, writers, save_spread, root, order)
     newest = selection.newest_valid(root)
-    assert all(answer == {"root": root, "attempt": newest.attempt} for answer in wrote)
-    assert verify.read_manifest(root, newest.attempt).world == sum(max(order.count(rank), 1) for rank in range(writers))
+    assert all(answer == {"root": root, "attempt": newest.checkpoint_id} for answer in wrote)
+    assert verify.read_manifest(root, newest.checkpoint_id).world == sum(
+        max(order.count(rank), 1) for rank in range(writers)
+    )
     assert not Path(root, "elsewhere").exists() and cli.main(["verify", root]) == 0
     for answer in sharded_job.run(tmp_path, readers, load_spread, root, other):
-        assert all(answer["right"]) and answer["root"] == f"{root}/{newest.attempt}"
-        assert answer["attempt"] == newest.attempt
+        assert all(answer["right"]) and answer["root"] == f"{root}/{newest.checkpoint_id}"
+        assert answer["attempt"] == newest.checkpoint_id

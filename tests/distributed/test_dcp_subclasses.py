@@ -22,7 +22,7 @@ pytestmark = pytest.mark.distributed
 def test_they_are_kept_and_filled_where_they_lie(tmp_path: Path, writers: int, readers: int) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, writers, subclasses_job.save, root)
-    verify.verify_checkpoint(root, selection.newest_valid(root).attempt)
+    verify.verify_checkpoint(root, selection.newest_valid(root).checkpoint_id)
     loaded = sharded_job.run(tmp_path, readers, subclasses_job.load, root)
     for answer in loaded:
         assert answer["numbers"] == saved[0]["numbers"] and answer["in place"], answer

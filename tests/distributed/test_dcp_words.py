@@ -66,7 +66,7 @@ def save_and_die(root: str, saves: int) -> dict[str, str]:
     for number in range(1, saves):
         sharded_job.step(model, optimizer, number)
         place.at, note["step"] = 100 * rank + number, number
-        assert dcp.async_save(state, checkpoint_id=f"{root}/step-{number}").result(60).attempt
+        assert dcp.async_save(state, checkpoint_id=f"{root}/step-{number}").result(60).checkpoint_id
     sharded_job.step(model, optimizer, saves)
     place.at, note["step"] = 100 * rank + saves, saves
     failed: BaseException | None = None

@@ -37,7 +37,7 @@ def test_other_numbers_of_ranks(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     sharded_job.run(tmp_path, 2, job, str(one), None)
     sharded_job.run(tmp_path, 3, job, str(two), str(one))
-    of_one, of_two = ([entry.attempt for entry in catalog.attempts(str(root))] for root in (one, two))
+    of_one, of_two = ([entry.checkpoint_id for entry in catalog.list_checkpoints(str(root))] for root in (one, two))
 
     def at(root: Path, attempt: str) -> Any:
         return compare.CheckpointAt(open_store(str(root)), attempt)

@@ -30,7 +30,7 @@ def files(folder: Path) -> list[str]:
 def test_one_lost_node_of_three_is_restored_from_its_partners_memory(tmp_path: Path, lost: int) -> None:
     """Nothing was ever on storage, so nothing could come from there."""
     saved = run(tmp_path, partner_job.die, 4, 0)
-    assert [entry for entry in catalog.attempts(str(tmp_path / "root")) if entry.committed] == []
+    assert [entry for entry in catalog.list_checkpoints(str(tmp_path / "root")) if entry.committed] == []
     shutil.rmtree(partner_job.node(str(tmp_path), lost))
     found = run(tmp_path, partner_job.come_back)
     for rank, answer in enumerate(found):

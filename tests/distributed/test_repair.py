@@ -30,10 +30,10 @@ def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     for left in mine.shm.iterdir():  # other nodes
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     original = {}
-    for entry in catalog.attempts(str(mine.root)):
-        path = mine.root / entry.attempt / "MANIFEST.json"
+    for entry in catalog.list_checkpoints(str(mine.root)):
+        path = mine.root / entry.checkpoint_id / "MANIFEST.json"
         if entry.committed:
-            original[entry.attempt] = manifest.decode(path.read_bytes())
+            original[entry.checkpoint_id] = manifest.decode(path.read_bytes())
             path.unlink()
     assert original and next(iter(original.values())).world == 2
     mine.start(STEPS, "--save-every", "4")

@@ -28,7 +28,7 @@ def test_ranks_that_differ_are_refused_with_the_name_and_the_way_out(tmp_path: P
         for reason in answer["reasons"]:
             assert reason.startswith(f"{what} has other bytes on rank 0 than on rank 1") and "1 of 2 ranks" in reason
             assert f"State(own=['{what}'])" in reason
-    assert not any(entry.committed for entry in catalog.attempts(root))
+    assert not any(entry.committed for entry in catalog.list_checkpoints(root))
     assert os.listdir(tmp_path / "shm") == []
 
 
@@ -66,7 +66,7 @@ def test_what_was_captured_before_the_agents_could_refuse_it_is_not_taken_either
         monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path / "shm"))
         (outcome,) = flush.flush()
         assert outcome.attempt is None and outcome.removed and "ranks differ" in outcome.note, outcome
-        assert [entry.name.step for entry in catalog.attempts(root) if entry.committed] == [0]
+        assert [entry.name.step for entry in catalog.list_checkpoints(root) if entry.committed] == [0]
     for answer in sharded_job.run(tmp_path, 2, replicas_job.restore_plain, root):
         assert (answer["got"], answer["step"], answer["equal"]) == ("Restored", 0, True)
         if end == "start":

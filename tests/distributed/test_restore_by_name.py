@@ -25,21 +25,21 @@ def job(root: str) -> list[str]:
     with Manager(root) as manager:
         for step in (1, 2):
             assert manager.save(step, state(), on_busy="wait").wait("durable", 60)
-    newest, older = (entry.attempt for entry in catalog.attempts(root))
+    newest, older = (entry.checkpoint_id for entry in catalog.list_checkpoints(root))
     own = (older, None)[int(os.environ["RANK"])]
     refused = []
     with Manager(root) as manager:
         for restore in (
-            lambda: manager.restore(state(), attempt=own),
-            lambda: manager.peek(own),
-            lambda: load_state(root, state(), attempt=own),
-            lambda: load_weights(root, torch.nn.Linear(2, 2), attempt=own),
+            lambda: manager.restore(state(), checkpoint_id=own),
+            lambda: manager.inspect(own),
+            lambda: load_state(root, state(), checkpoint_id=own),
+            lambda: load_weights(root, torch.nn.Linear(2, 2), checkpoint_id=own),
         ):
             with pytest.raises(CheckpointError, match=r"rank 0 restores .*, and rank 1 the newest") as caught:
                 restore()
             refused.append(caught.value.message)
-        got = manager.restore(state(), attempt=older)
-        assert isinstance(got, Restored) and (got.step, got.attempt) == (1, older) and newest != older
+        got = manager.restore(state(), checkpoint_id=older)
+        assert isinstance(got, Restored) and (got.step, got.checkpoint_id) == (1, older) and newest != older
     return refused
 
 

@@ -44,9 +44,9 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
         assert (after["got"], after["tier"], after["rejected"]) == ("Restored", tier, [])
         assert after["holds"] == before["holds"] and len(before["holds"]) > 2
     assert os.listdir(tmp_path / "shm") == []
-    newest = next(entry for entry in catalog.attempts(root) if entry.committed)
-    body = verify.verify_checkpoint(root, newest.attempt)
-    rows = read_rows(Path(root, newest.attempt, "index.bin").read_bytes())
+    newest = next(entry for entry in catalog.list_checkpoints(root) if entry.committed)
+    body = verify.verify_checkpoint(root, newest.checkpoint_id)
+    rows = read_rows(Path(root, newest.checkpoint_id, "index.bin").read_bytes())
     assert body.tensors == sum(not name.startswith("rank.") for name in rows)
     if kind == "stages_dp":
         # Written once by the ranks that hold it, and by both of them about half.
@@ -102,7 +102,7 @@ def test_who_does_not_restore_first_hears_what_the_ranks_do_not_agree_about(
     root = str(tmp_path / "root")
     for state, reason in sharded_job.run(tmp_path, 2, stages_job.saved_without_restore, kind, root):
         assert state == "failed" and all(word in reason for word in words), reason
-    assert not any(entry.committed for entry in catalog.attempts(root))
+    assert not any(entry.committed for entry in catalog.list_checkpoints(root))
 
 
 def test_names_that_change_in_mid_training_never_make_a_hole(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_names_that_change_in_mid_training_never_make_a_hole(tmp_path: Path) -> 
     for first, second, third in sharded_job.run(tmp_path, 2, stages_job.changes_in_mid_training, root):
         assert first[0] == third[0] == "durable", (first, third)
         assert second[0] == "failed" and "model.late" in second[1], second
-    assert [entry.name.step for entry in catalog.attempts(root) if entry.committed] == [2, 0]
+    assert [entry.name.step for entry in catalog.list_checkpoints(root) if entry.committed] == [2, 0]

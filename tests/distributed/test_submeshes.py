@@ -21,9 +21,9 @@ pytestmark = pytest.mark.distributed
 
 def saved_once(root: str) -> None:
     """Each item of each tensor is in one shard, and the ranks of all sub-meshes share the writing."""
-    newest = next(entry for entry in catalog.attempts(root) if entry.committed)
-    verify.verify_checkpoint(root, newest.attempt)
-    rows = read_rows(Path(root, newest.attempt, "index.bin").read_bytes())
+    newest = next(entry for entry in catalog.list_checkpoints(root) if entry.committed)
+    verify.verify_checkpoint(root, newest.checkpoint_id)
+    rows = read_rows(Path(root, newest.checkpoint_id, "index.bin").read_bytes())
     for name in rows:
         pieces = rows[name]
         items = sum(_items(piece.spec.shape) for piece in pieces)
@@ -139,4 +139,4 @@ def test_what_is_no_copy_is_refused_by_name(tmp_path: Path, kind: str, when: str
     root = str(tmp_path / "root")
     for moment, reason in sharded_job.run(tmp_path, 4, submeshes_job.refused, kind, root):
         assert moment == when and all(word in reason for word in words), (moment, reason)
-    assert not any(entry.committed for entry in catalog.attempts(root))
+    assert not any(entry.committed for entry in catalog.list_checkpoints(root))

@@ -79,7 +79,7 @@ def test_an_agent_that_dies_is_started_again_and_the_run_goes_on(job, undisturbe
     assert mine.weights() == undisturbed
     assert any("has taken its place" in mine.log(rank).read_text() for rank in (0, 1))
     assert os.listdir(mine.shm) == []
-    found = catalog.attempts(str(mine.root))
+    found = catalog.list_checkpoints(str(mine.root))
     assert [entry.name.step for entry in found if entry.committed] == [23, 19, 15]
 
 
@@ -105,7 +105,7 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
 ) -> None:
     mine = job("damaged")
     shutil.copytree(calm[0], mine.root)
-    newest, *older = catalog.attempts(str(mine.root))
+    newest, *older = catalog.list_checkpoints(str(mine.root))
 
     def flip(attempt: str, name: str) -> None:
         path = Path(mine.root, attempt, name)
@@ -113,16 +113,16 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
 
-    flip(newest.attempt, "shard-00001.safetensors")
+    flip(newest.checkpoint_id, "shard-00001.safetensors")
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed
     got = mine.find("restored")
-    assert got["attempt"] == older[0].attempt and got["step"] == 19
+    assert got["attempt"] == older[0].checkpoint_id and got["step"] == 19
     ((rejected, why),) = got["rejected"]
-    assert rejected == newest.attempt and "rank 1: shard-00001.safetensors bytes" in why
+    assert rejected == newest.checkpoint_id and "rank 1: shard-00001.safetensors bytes" in why
 
-    for entry in catalog.attempts(str(mine.root)):
-        flip(entry.attempt, "MANIFEST.json")
+    for entry in catalog.list_checkpoints(str(mine.root)):
+        flip(entry.checkpoint_id, "MANIFEST.json")
     mine.start(STEPS)
     assert mine.wait() == [1, 1]
     assert "no valid checkpoint" in mine.log(1).read_text()

@@ -140,7 +140,7 @@ def test_every_line_works(command: str, places: Dict[str, Path]) -> None:
         "cd / && hyperpod-kit job run --help && python -c 'import hyperpod_kit.checkpoint; import hyperpod_kit.job'",
     )
     if "./rehearsal" in command:
-        shell(base, "cd / && hyperpod-kit rehearse sandbox")
+        shell(base, f"cd / && hyperpod-kit rehearse sandbox {places['checkout'] / sources.EXAMPLE}")
     if "[admin]" in command:
         require_same_bundle(base, places["checkout"] / sources.EXAMPLE)
 

@@ -136,19 +136,19 @@ class Checkpoints:
         first = None if wanted == verdict.NONE else wanted
         for entry in selection.walk(self._root, first=first, attempt=os.environ["HPK_ATTEMPT"]):
             try:
-                verify.verify_checkpoint(self._root, entry.attempt)
+                verify.verify_checkpoint(self._root, entry.checkpoint_id)
             except CheckpointError as err:
-                rejected.append((entry.attempt, err.message))
+                rejected.append((entry.checkpoint_id, err.message))
                 continue
             except OSError as err:
                 # Not a word about the checkpoint: an older one is not taken for it.
-                rejected.append((entry.attempt, str(err)))
+                rejected.append((entry.checkpoint_id, str(err)))
                 say_so(RestoreVerdict("", rejected=tuple(rejected), error=StorageUnreadable.__name__, why=str(err)))
                 self._until_told()
                 raise
             order = (entry.name.epoch, entry.name.seq)
-            say_so(RestoreVerdict(entry.attempt, entry.name.step, order, "storage", tuple(rejected)))
-            return entry.attempt
+            say_so(RestoreVerdict(entry.checkpoint_id, entry.name.step, order, "storage", tuple(rejected)))
+            return entry.checkpoint_id
         if rejected:
             none = NoValidCheckpoint(self._root, rejected)
             say_so(RestoreVerdict("", rejected=tuple(rejected), error=type(none).__name__, why=none.message))

@@ -71,8 +71,8 @@ def test_a_tree_that_none_of_ours_wrote_is_passed_over(kind: str, tmp_path: Path
     """It is no misfit of the program's state, which would end the run although an older checkpoint is whole."""
     root = put(tmp_path, with_tree(ODD_TREES[kind]))
     found = load_weights(root, Small(), strict=False)
-    assert found.attempt == ATTEMPTS[0] and [attempt for attempt, _ in found.rejected] == [ATTEMPTS[1]]
-    assert load_state(root, StateDict({"model": {"w": torch.zeros(2, 3)}})).attempt == ATTEMPTS[0]
+    assert found.checkpoint_id == ATTEMPTS[0] and [attempt for attempt, _ in found.rejected] == [ATTEMPTS[1]]
+    assert load_state(root, StateDict({"model": {"w": torch.zeros(2, 3)}})).checkpoint_id == ATTEMPTS[0]
     with pytest.raises(CheckpointError):
         compare(root, *ATTEMPTS)
 
@@ -114,7 +114,7 @@ def test_names_of_others_are_shown_without_what_a_terminal_obeys(tmp_path: Path)
     assert found.unexpected == (odd,)
     assert str(found).splitlines()[1:] == ["1 unexpected there: ]0;x error: gone"]
     with pytest.raises(CheckpointError) as caught:
-        load_weights(root, Small(), attempt=ATTEMPTS[1])
+        load_weights(root, Small(), checkpoint_id=ATTEMPTS[1])
     assert str(caught.value).isprintable()
 
 

@@ -191,6 +191,6 @@ def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(job: Job) -
     slurmd.close()
     assert code == 0 and [event["class"] for event in job.said("ended")] == ["crash", "done"]
     assert [event["step"] > 0 for event in job.said("attempt")] == [False, True]
-    newest = next(entry for entry in catalog.attempts(str(job.root)) if entry.committed)
-    assert newest.name.step == 44 and verify.verify_checkpoint(str(job.root), newest.attempt).world == 2
+    newest = next(entry for entry in catalog.list_checkpoints(str(job.root)) if entry.committed)
+    assert newest.name.step == 44 and verify.verify_checkpoint(str(job.root), newest.checkpoint_id).world == 2
     assert crowd.connections > 100 and len(crowd.agents) == len(crowd.lifelines) == 2, vars(crowd)

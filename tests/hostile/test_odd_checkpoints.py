@@ -91,7 +91,7 @@ def test_no_value_in_any_field_hides_the_older_one(root: Path, field: str, value
         at[last] = value
 
     _with(root, change)
-    assert selection.newest_valid(str(root)).attempt in (name_of(1), name_of(2))
+    assert selection.newest_valid(str(root)).checkpoint_id in (name_of(1), name_of(2))
     store = PosixStore(str(root))
     assert len(retention.survey(store)) == 2
     assert len(list(catalog.newest_first(store))) == 2
@@ -192,7 +192,7 @@ def test_a_listing_of_odd_names_ends_and_hides_nothing() -> None:
     store._objects.update(names)
     store._objects[f"{good}/{layout.MANIFEST_FILE}"] = b"{}"
     found = list(catalog.newest_first(store))
-    assert [entry.attempt for entry in found if entry.committed] == [good]
+    assert [entry.checkpoint_id for entry in found if entry.committed] == [good]
     assert (
         catalog.highest_epoch_and_seq(store)[0] == 2
         and pins.pinned(store) == set()

@@ -170,7 +170,7 @@ class World:
                 )  # type: ignore[misc]
             )
         in_memory = self.in_memory()
-        seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in catalog.attempts(self.root)]
+        seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in catalog.list_checkpoints(self.root)]
         above = max([key[0] for key in in_memory], default=0)
         self.epoch = commit.claim_epoch(self.root, self.identity, above=above, job={})
         self.captured = dict.fromkeys(range(self.world), max(seqs, default=0))
@@ -378,9 +378,9 @@ class World:
         except NoCheckpoint:
             return found
         for rank in range(self.world):
-            path = Path(self.root, stored.attempt, f"shard-{rank:05d}.safetensors")
+            path = Path(self.root, stored.checkpoint_id, f"shard-{rank:05d}.safetensors")
             self._check_bytes(path.read_bytes(), (stored.epoch, stored.seq), rank)
-        assert not self.apart[stored.epoch, stored.seq], f"{stored.attempt} was committed though its ranks differ"
+        assert not self.apart[stored.epoch, stored.seq], f"{stored.checkpoint_id} was committed though its ranks differ"
         return max(found, (stored.epoch, stored.seq, "")) if found else (stored.epoch, stored.seq, "")
 
     def _check_bytes(self, image: bytes, position: Tuple[int, int], rank: int) -> None:

@@ -14,9 +14,9 @@ def contents(root: Path) -> Dict[str, Tuple[int, TensorSpec, bytes]]:
     """Each byte was proved."""
     found = {}
     newest = selection.newest_valid(str(root))
-    for record in verify.read_manifest(as_store(str(root)), newest.attempt).shards:
+    for record in verify.read_manifest(as_store(str(root)), newest.checkpoint_id).shards:
         assert record.rank is not None
-        data = (root / newest.attempt / layout.shard_file(record.rank)).read_bytes()
+        data = (root / newest.checkpoint_id / layout.shard_file(record.rank)).read_bytes()
         for placed in shard.parse(memoryview(data)).tensors:
             found[placed.spec.name] = record.rank, placed.spec, data[placed.begin : placed.end]
     return found

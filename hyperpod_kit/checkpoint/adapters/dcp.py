@@ -96,7 +96,7 @@ class Checkpoints:
         if checkpoint_id is not None:
             location = checkpoint_location.parse(checkpoint_id)
         if location is not None and location.checkpoint_id:
-            return load_state(location.root or self.manager.root, state, attempt=location.checkpoint_id)
+            return load_state(location.root or self.manager.root, state, checkpoint_id=location.checkpoint_id)
         return self.manager.restore(state)
 
     def close(self) -> bool:

@@ -100,11 +100,11 @@ class CheckpointedTraining:
         run, training = self._running, trainer.args
         only = None
         if restored is not None:
-            only = restored.attempt
-        peeked = run.manager.peek(only)
+            only = restored.checkpoint_id
+        peeked = run.manager.inspect(only)
         run.expected = None
         if peeked is not None:
-            run.expected = peeked.attempt
+            run.expected = peeked.checkpoint_id
         run.resumed = None
         if peeked is None:
             if resume_from is True:
@@ -117,7 +117,7 @@ class CheckpointedTraining:
                 hint="leave it out to go on with them; give another root to start anew",
             )
         if LAYOUT not in peeked.extra:
-            raise CheckpointError(f"{peeked.attempt} is not of a CheckpointedTraining", hint="give another root")
+            raise CheckpointError(f"{peeked.checkpoint_id} is not of a CheckpointedTraining", hint="give another root")
         state = json.loads(peeked.extra[LAYOUT]["state"])
         if not training.auto_find_batch_size:
             # transformers before 5 goes on with the size that was saved, which may be that of other ranks.
@@ -186,7 +186,7 @@ class CheckpointedTraining:
         restored = run.manager.restore(run.state)
         checkpoint_id = None
         if isinstance(restored, Restored):
-            checkpoint_id = restored.attempt
+            checkpoint_id = restored.checkpoint_id
         if checkpoint_id != run.expected:
             assert isinstance(restored, Restored), "what was committed does not go away"
             raise _RestoredOtherStep(restored)
@@ -265,7 +265,7 @@ class CheckpointedTraining:
                 f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
             )
         frozen = not peft.is_adapter(trainer.accelerator.unwrap_model(trainer.model))
-        load_state(self._root, State(trainer.model_wrapped, rng=False, frozen=frozen), attempt=best_id)
+        load_state(self._root, State(trainer.model_wrapped, rng=False, frozen=frozen), checkpoint_id=best_id)
 
 
 class CheckpointedTrainer(CheckpointedTraining, Trainer):  # type: ignore[misc]  # transformers has no types
@@ -278,7 +278,7 @@ def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     where = os.fspath(root)
     store = open_store(where)
     for entry in selection.walk(store):
-        return f"{where.rstrip('/')}/{entry.attempt}"
+        return f"{where.rstrip('/')}/{entry.checkpoint_id}"
     selection.require_no_lost_commits(store)
     return None
 
@@ -303,7 +303,7 @@ class _RestoredOtherStep(Exception):
     """The newest checkpoint that is whole is another one than the Trainer was told of."""
 
     def __init__(self, restored: Restored) -> None:
-        super().__init__(restored.attempt)
+        super().__init__(restored.checkpoint_id)
         self.restored = restored
 
 

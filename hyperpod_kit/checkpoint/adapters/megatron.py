@@ -29,7 +29,7 @@ from hyperpod_kit.checkpoint.adapters.dcp import step_of
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.manager import Manager
-from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.checkpoint.results import CheckpointInfo, Fresh, Restored
 from hyperpod_kit.checkpoint.sharded_state import (
     LocalShard,
     ShardedState,
@@ -57,10 +57,10 @@ class MegatronCheckpoints:
         self._state = ShardedState(rng=rng)
         self._placement: ShardPlacement | None = None
 
-    def newest(self) -> Peeked | None:
+    def newest(self) -> CheckpointInfo | None:
         """What the newest checkpoint says beside its tensors, its `step` for one; None where nothing was ever
-        committed: then there is nothing to load. All ranks call it, at the start, as Manager.peek."""
-        return self.manager.peek()
+        committed: then there is nothing to load. All ranks call it, at the start, as Manager.inspect."""
+        return self.manager.inspect()
 
     def save(
         self,
@@ -144,7 +144,7 @@ class MegatronCheckpoints:
         when there was something to load."""
         newest = self.newest()
         if newest is not None:
-            raise CheckpointError(f"{self.manager.root} holds {newest.attempt}", hint="call load() before save()")
+            raise CheckpointError(f"{self.manager.root} holds {newest.checkpoint_id}", hint="call load() before save()")
         placement = self._meet(sharded, boxes, written)
         self._state.fill(boxes, written, {}, placement)
         self.found = self.manager.restore(self._state)

@@ -200,9 +200,9 @@ class Storage:
                 if page is None or (entry.name.epoch, entry.name.seq) < (page.epoch, page.seq):
                     break
                 if entry.committed and (entry.name.epoch, entry.name.seq) == (page.epoch, page.seq):
-                    committed_manifest = verify.read_manifest(self.store, entry.attempt)
+                    committed_manifest = verify.read_manifest(self.store, entry.checkpoint_id)
                     if committed_manifest.shards[page.origin.rank].root == page.shard.root:
-                        return entry.attempt
+                        return entry.checkpoint_id
             return ""
 
         return job

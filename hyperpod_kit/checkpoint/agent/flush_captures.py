@@ -51,8 +51,8 @@ def _newest_committed(store: Store) -> Tuple[int, int]:
     sizes, is none."""
     for entry in selection.walk(store):
         try:
-            checkpoint_manifest = verify.read_manifest(store, entry.attempt)
-            sizes = store.sizes(entry.attempt)
+            checkpoint_manifest = verify.read_manifest(store, entry.checkpoint_id)
+            sizes = store.sizes(entry.checkpoint_id)
             if all(
                 sizes.get(record.file) == record.size
                 for record in (*checkpoint_manifest.shards, checkpoint_manifest.extra)

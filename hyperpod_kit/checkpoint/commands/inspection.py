@@ -108,25 +108,25 @@ def _row(store: Store, entry: catalog.CheckpointEntry, pinned: Any, leased: Any,
     if entry.committed:
         problem = None
         try:
-            body = verify.read_manifest(store, entry.attempt)
+            body = verify.read_manifest(store, entry.checkpoint_id)
         except (CheckpointError, OSError) as err:
             problem = verify.describe_failure(err)
         except Exception as err:  # of one checkpoint; the others are listed
             problem = verify.describe_unforeseen(err)
     damaged = None
     if entry.marked:
-        damaged = tombstone.read(store, entry.attempt)
+        damaged = tombstone.read(store, entry.checkpoint_id)
     return {
-        "attempt": entry.attempt,
+        "attempt": entry.checkpoint_id,
         "epoch": entry.name.epoch,
         "seq": entry.name.seq,
         "step": entry.name.step,
         "committed": entry.committed,
         "problem": problem,
         **_manifest_cells(body),
-        "pinned": entry.attempt in pinned,
-        "being_read": entry.attempt in leased,
-        "proved": entry.attempt in proved,
+        "pinned": entry.checkpoint_id in pinned,
+        "being_read": entry.checkpoint_id in leased,
+        "proved": entry.checkpoint_id in proved,
         "damaged": damaged,
     }
 
@@ -246,7 +246,7 @@ def _tensors(store: Store, checkpoint_id: str, is_requested: bool) -> List[Dict[
 def newest_checkpoint(store: Store) -> str:
     """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
     for entry in selection.walk(store):
-        return entry.attempt
+        return entry.checkpoint_id
     raise selection.no_checkpoint_error(store, ())
 
 
@@ -258,7 +258,7 @@ def verify_checkpoints(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"{checkpoint_id} is no name of a checkpoint", hint=f"hyperpod-kit checkpoint ls {store.url}"
             )
-    checkpoint_ids = args.attempts or [entry.attempt for entry in selection.walk(store)]
+    checkpoint_ids = args.attempts or [entry.checkpoint_id for entry in selection.walk(store)]
     run_record = identity.read_run_file(store)
     results: List[Dict[str, Any]] = []
     foreign = 0

@@ -61,19 +61,19 @@ class _ProvedShard(NamedTuple):
 
 def rebuild_all(store: Store, run_identity: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
     """Every attempt without a manifest that may be a commit, newest first. Raises CheckpointError, OSError."""
-    entries = catalog.attempts(store)
+    entries = catalog.list_checkpoints(store)
     outcomes: List[Rebuilt] = []
     for entry in _rebuild_candidates(store, entries):
         try:
-            body = rebuild_manifest(store, entry.attempt, run_identity)
+            body = rebuild_manifest(store, entry.checkpoint_id, run_identity)
             if not dry_run:
                 identity.confirm(store, run_identity)
-                store.create(f"{entry.attempt}/{layout.MANIFEST_FILE}", body.encode())
-            outcomes.append(Rebuilt(entry.attempt, "", body.total_bytes, body.world))
+                store.create(f"{entry.checkpoint_id}/{layout.MANIFEST_FILE}", body.encode())
+            outcomes.append(Rebuilt(entry.checkpoint_id, "", body.total_bytes, body.world))
         except FileExistsError:
             continue  # whoever was saving it has committed it just now
         except (CheckpointError, OSError) as err:
-            outcomes.append(Rebuilt(entry.attempt, verify.describe_failure(err)))
+            outcomes.append(Rebuilt(entry.checkpoint_id, verify.describe_failure(err)))
     if not dry_run:
         _write_latest_hint(store, {outcome.checkpoint_id for outcome in outcomes if not outcome.reason})
     return outcomes

@@ -38,7 +38,7 @@ def fingerprint(source: Path, kind: str, step: int) -> str:
 
 def find_import(store: Store, source_id: str) -> tuple[str, Manifest] | None:
     """The attempt that was imported from `source_id`. Raises UsageError for a root that has others alone, OSError."""
-    committed = [entry.attempt for entry in catalog.newest_first(store) if entry.committed]
+    committed = [entry.checkpoint_id for entry in catalog.newest_first(store) if entry.committed]
     for checkpoint_id in reversed(committed):  # the first one, where there is one
         try:
             body = verify.read_manifest(store, checkpoint_id)

@@ -1,6 +1,7 @@
 """What lies under a root, newest first. Reads names and manifests, no data.
 
-`attempts` lists everything, for people and tools; `newest_first` looks at one candidate after another, for a restore.
+`list_checkpoints` lists everything, for people and tools; `newest_first` looks at one candidate after another, for a
+restore.
 
 Where a look-up is dear (S3), not everything is listed to find the newest: LATEST names an attempt, the starts that came
 after it say in their epoch files with which seq they began, and what is newer than LATEST lies behind the smallest of
@@ -15,22 +16,24 @@ from hyperpod_kit.checkpoint.repository import latest, layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.renamed import renamed_fields
 
 _WIDTH = 10**6
 """From this seq on names are longer, and their order is no longer that of the numbers."""
 
 
+@renamed_fields(attempt="checkpoint_id")
 class CheckpointEntry(NamedTuple):
     """The directory of one save below a root.
 
     Attributes:
-        attempt: The directory's name.
+        checkpoint_id: The directory's name.
         name: The same, parsed: seq, step, epoch and nonce.
         committed: Whether a MANIFEST.json is there, whatever is in it.
         marked: Whether a tombstone is there; `tombstone.read` reads it.
     """
 
-    attempt: str
+    checkpoint_id: str
     name: layout.CheckpointId
     committed: bool
     marked: bool = False
@@ -121,10 +124,10 @@ def _entry(store: Store, name: layout.CheckpointId, names: _Names) -> Checkpoint
 
 def newest_committed(where: Where) -> Optional[str]:
     """The newest attempt that has a manifest, whatever is in it; None where none has. Raises OSError."""
-    return next((entry.attempt for entry in newest_first(where) if entry.committed), None)
+    return next((entry.checkpoint_id for entry in newest_first(where) if entry.committed), None)
 
 
-def attempts(where: Where) -> List[CheckpointEntry]:
+def list_checkpoints(where: Where) -> List[CheckpointEntry]:
     """List all saves under a root, newest first, committed or not.
 
     Args:
@@ -140,10 +143,10 @@ def attempts(where: Where) -> List[CheckpointEntry]:
     Example:
         With the `root` of a run that has saved:
 
-            from hyperpod_kit.checkpoint import attempts
+            from hyperpod_kit.checkpoint import list_checkpoints
 
-            for entry in attempts(root):
-                print(entry.name.step, entry.attempt, "committed" if entry.committed else "not committed")
+            for entry in list_checkpoints(root):
+                print(entry.name.step, entry.checkpoint_id, "committed" if entry.committed else "not committed")
     """
     store = as_store(where)
     names = _parse(store.list())

@@ -70,16 +70,16 @@ def read_run_file(store: Store) -> RunFile:
 def evidence(store: Store) -> Evidence:
     """What manifests and epoch files say. Reads all of them: only for a root whose RUN.json says nothing, and for
     those who look. Raises OSError."""
-    entries = [entry for entry in catalog.attempts(store) if entry.committed]
+    entries = [entry for entry in catalog.list_checkpoints(store) if entry.committed]
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
-        claims = list(pool.map(lambda entry: _identity_in_manifest(store, entry.attempt), entries))
+        claims = list(pool.map(lambda entry: _identity_in_manifest(store, entry.checkpoint_id), entries))
     runs: Dict[str, Tuple[RunIdentity, List[str]]] = {}
     silent = []
     for entry, (claimed, problem) in zip(entries, claims):
         if claimed is None:
-            silent.append((entry.attempt, problem))
+            silent.append((entry.checkpoint_id, problem))
         else:
-            runs.setdefault(claimed.run_id, (claimed, []))[1].append(entry.attempt)
+            runs.setdefault(claimed.run_id, (claimed, []))[1].append(entry.checkpoint_id)
     epochs = sorted(filter(None, map(layout.parse_epoch, store.list())), reverse=True)
     starts = (_identity_in_epoch_file(store, layout.epoch_file(epoch)) for epoch in epochs)
     return Evidence(runs, tuple(silent), tuple(start for start in starts if start is not None))

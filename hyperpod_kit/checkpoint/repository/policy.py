@@ -14,14 +14,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.renamed import renamed_fields
 
 
+@renamed_fields(attempt="checkpoint_id")
 @dataclass(frozen=True)
 class CheckpointFacts:
     """What a policy may know of a checkpoint.
 
     Attributes:
-        attempt: The name of the checkpoint.
+        checkpoint_id: The name of the checkpoint.
         order: The sort key, (epoch, seq, nonce): the greatest is the newest.
         step: The last completed step.
         time: When it was committed, in Unix seconds; None when that is unknown.
@@ -36,7 +38,7 @@ class CheckpointFacts:
         assert Best("val_loss").keeps([newer, older]) == {"a"}
     """
 
-    attempt: str
+    checkpoint_id: str
     order: Tuple[int, int, str]
     step: int
     time: Optional[float] = None
@@ -55,7 +57,7 @@ class Policy:
 
         class EvenSteps(Policy):
             def keeps(self, facts: Sequence[CheckpointFacts]) -> set[str]:
-                return {checkpoint.attempt for checkpoint in facts if checkpoint.step % 2 == 0}
+                return {checkpoint.checkpoint_id for checkpoint in facts if checkpoint.step % 2 == 0}
 
         keep = Latest(3) | EvenSteps()  # Manager(root, keep=keep)
     """
@@ -113,7 +115,7 @@ class Latest(Policy):
         Returns:
             The names of those to keep.
         """
-        return {checkpoint.attempt for checkpoint in facts[: self.n]}
+        return {checkpoint.checkpoint_id for checkpoint in facts[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,11 @@ class EverySteps(Policy):
             The names of those to keep.
         """
         return _first_of_each(
-            {checkpoint.attempt: checkpoint.step // self.n for checkpoint in line(facts) if checkpoint.step >= self.n}
+            {
+                checkpoint.checkpoint_id: checkpoint.step // self.n
+                for checkpoint in line(facts)
+                if checkpoint.step >= self.n
+            }
         )
 
 
@@ -181,7 +187,7 @@ class EverySeconds(Policy):
         """
         return _first_of_each(
             {
-                checkpoint.attempt: int(checkpoint.time // self.s)
+                checkpoint.checkpoint_id: int(checkpoint.time // self.s)
                 for checkpoint in line(facts)
                 if checkpoint.time is not None
             }
@@ -239,7 +245,7 @@ class Best(Policy):
             (checkpoint for checkpoint in facts if self.metric in checkpoint.metrics),
             key=lambda checkpoint: rank(checkpoint.metrics[self.metric]),
         )
-        return {checkpoint.attempt for checkpoint in ranked[: self.n]}
+        return {checkpoint.checkpoint_id for checkpoint in ranked[: self.n]}
 
 
 @dataclass(frozen=True)
@@ -261,7 +267,7 @@ class Pinned(Policy):
         Returns:
             The names of those to keep.
         """
-        return {checkpoint.attempt for checkpoint in facts if checkpoint.pinned}
+        return {checkpoint.checkpoint_id for checkpoint in facts if checkpoint.pinned}
 
 
 @dataclass(frozen=True)

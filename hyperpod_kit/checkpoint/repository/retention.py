@@ -90,37 +90,39 @@ def survey(store: Store, *, run_id: str = "", sound: Optional[Callable[[Store, s
     """
     sound = sound or has_all_files
     pinned, leased, proved = pins.pinned(store), lease.leased_checkpoints(store), proofs.recorded(store)
-    entries = catalog.attempts(store)
+    entries = catalog.list_checkpoints(store)
     with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
         judged = list(pool.map(lambda entry: _judge(store, entry, run_id), entries))
     items: List[Item] = []
     for entry, (state, body, note, marked) in zip(entries, judged):
         facts = CheckpointFacts(
-            entry.attempt,
+            entry.checkpoint_id,
             entry.order,
             entry.name.step,
             manifest.seconds(body.time) if body else None,
             body.metrics if body else {},
-            entry.attempt in pinned,
+            entry.checkpoint_id in pinned,
         )
         newer_valid = [item for item in items if item.state == VALID]
-        if state == VALID and not newer_valid and not sound(store, entry.attempt):
+        if state == VALID and not newer_valid and not sound(store, entry.checkpoint_id):
             state, note = UNJUDGED, "not whole"
         item = Item(
             facts,
             state,
-            entry.attempt in leased,
+            entry.checkpoint_id in leased,
             note,
-            store.linked(entry.attempt) or "",
+            store.linked(entry.checkpoint_id) or "",
             marked=marked,
             line=(body.line or 0) if body else 0,
         )
-        if state == VALID and entry.attempt in proved:
+        if state == VALID and entry.checkpoint_id in proved:
             is_proved = (
-                any(newer.proved for newer in newer_valid) or not newer_valid or has_all_files(store, entry.attempt)
+                any(newer.proved for newer in newer_valid)
+                or not newer_valid
+                or has_all_files(store, entry.checkpoint_id)
             )
             item = item._replace(proved=is_proved)
-        elif state == UNCOMMITTED and entry.attempt in proved:
+        elif state == UNCOMMITTED and entry.checkpoint_id in proved:
             item = item._replace(state=UNJUDGED, note="it was committed, and its manifest is gone")
         elif newer_valid and state in (UNCOMMITTED, DAMAGED) and not marked:
             item = _judge_leftover(store, item, run_id)
@@ -141,17 +143,17 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
     if not entry.committed:
         return _Judged(UNCOMMITTED)
     try:
-        data = store.read(f"{entry.attempt}/{layout.MANIFEST_FILE}")
+        data = store.read(f"{entry.checkpoint_id}/{layout.MANIFEST_FILE}")
         reason = None
         if entry.marked:
-            reason = tombstone.read(store, entry.attempt)
+            reason = tombstone.read(store, entry.checkpoint_id)
         if reason is not None:
             return _Judged(DAMAGED, None, reason, True)
         try:
             manifest.open_json(data, layout.MANIFEST_FILE)
         except CheckpointError as err:
             return _Judged(DAMAGED, None, str(err))
-        body = verify.parse_manifest(data, entry.attempt)
+        body = verify.parse_manifest(data, entry.checkpoint_id)
         if run_id not in ("", body.run_id):
             return _Judged(UNJUDGED, None, f"of another run, {body.run!r} ({body.run_id})")
         return _Judged(VALID, body)
@@ -165,7 +167,7 @@ def _judge(store: Store, entry: catalog.CheckpointEntry, run_id: str) -> _Judged
 def _judge_leftover(store: Store, item: Item, run_id: str) -> Item:
     """With what lies there without a manifest that counts."""
     try:
-        leftover = leftovers.judge(store, item.facts.attempt, run_id)
+        leftover = leftovers.judge(store, item.facts.checkpoint_id, run_id)
     except (CheckpointError, OSError) as err:
         return item._replace(state=UNJUDGED, note=verify.describe_failure(err))
     if leftover is Leftover.FOREIGN:
@@ -201,7 +203,7 @@ def plan(
     keep: List[Tuple[str, str]] = []
     delete: List[Tuple[str, str]] = []
     for item in items:
-        checkpoint_id = item.facts.attempt
+        checkpoint_id = item.facts.checkpoint_id
         if checkpoint_id in abandoned and item.state == UNCOMMITTED and not (item.link or item.leased):
             delete.append((checkpoint_id, "its save came to nothing"))
             continue
@@ -228,7 +230,7 @@ def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) 
     """Why no policy may delete it."""
     if newest is None:
         return "nothing here is valid"
-    if item.facts.attempt == newest.facts.attempt:
+    if item.facts.checkpoint_id == newest.facts.checkpoint_id:
         return "the newest valid one"
     if item.facts.order > newest.facts.order and not (in_need and item.marked):
         return "newer than the newest valid one"
@@ -250,12 +252,14 @@ def _protected(item: Item, newest: Optional[Item], line: int, *, in_need: bool) 
 def unassured(items: Sequence[Item], planned: RetentionPlan) -> List[Item]:
     """Of what is to be deleted, what is worth something and newer than every proved checkpoint that stays."""
     going = {checkpoint_id for checkpoint_id, _ in planned.delete}
-    proved = [item.facts.order for item in items if _assures(item) and item.facts.attempt not in going]
+    proved = [item.facts.order for item in items if _assures(item) and item.facts.checkpoint_id not in going]
     newest = max(proved, default=None)
     return [
         item
         for item in items
-        if item.facts.attempt in going and item.is_worth_something and (newest is None or item.facts.order > newest)
+        if item.facts.checkpoint_id in going
+        and item.is_worth_something
+        and (newest is None or item.facts.order > newest)
     ]
 
 
@@ -272,7 +276,7 @@ def next_to_prove(items: Sequence[Item], planned: RetentionPlan) -> Optional[str
     if newest is None or newest.proved or not planned.delete:
         return None
     if unassured(items, planned) or any(_is_sampled(checkpoint_id) for checkpoint_id, _ in planned.delete):
-        return newest.facts.attempt
+        return newest.facts.checkpoint_id
     return None
 
 
@@ -290,13 +294,14 @@ def with_finding(items: Sequence[Item], checkpoint_id: str, finding: ReadBack) -
         ReadBackOutcome.GIVEN_UP: {},
     }
     return [
-        item._replace(**changes[finding.outcome]) if item.facts.attempt == checkpoint_id else item for item in items
+        item._replace(**changes[finding.outcome]) if item.facts.checkpoint_id == checkpoint_id else item
+        for item in items
     ]
 
 
 def without(planned: RetentionPlan, items: Sequence[Item], reason: str) -> RetentionPlan:
     """The plan with `items` kept after all."""
-    names = {item.facts.attempt for item in items}
+    names = {item.facts.checkpoint_id for item in items}
     keep = [*planned.keep, *((checkpoint_id, reason) for checkpoint_id, _ in planned.delete if checkpoint_id in names)]
     return RetentionPlan(
         tuple(sorted(keep, key=_order_of, reverse=True)),
@@ -314,7 +319,7 @@ def _order_of(pair: Tuple[str, str]) -> Tuple[int, int, str]:
 def worthless_first(planned: RetentionPlan, items: Sequence[Item]) -> RetentionPlan:
     """The plan for who deletes no more than there must be room for: at its end, where deleting begins, lies what no
     checkpoint could be made of."""
-    worth = {item.facts.attempt for item in items if item.is_worth_something}
+    worth = {item.facts.checkpoint_id for item in items if item.is_worth_something}
     return planned._replace(delete=tuple(sorted(planned.delete, key=lambda pair: pair[0] not in worth)))
 
 
@@ -341,7 +346,7 @@ def assured(
     read-back that was given up was for stays.
     """
     proved_ids = prover.proved()
-    items = [item._replace(proved=item.proved or item.facts.attempt in proved_ids) for item in items]
+    items = [item._replace(proved=item.proved or item.facts.checkpoint_id in proved_ids) for item in items]
     damaged: List[Tuple[str, str]] = []
     while True:
         planned = plan(items, policy, coming=coming, abandoned=abandoned)

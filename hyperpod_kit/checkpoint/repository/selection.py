@@ -2,8 +2,8 @@
 
 Newest is by (epoch, seq): after a deliberate step back to step 100, the new step 110 is newer than the abandoned 200.
 
-`newest_valid` and `newest_whole` are for tools and scripts; a restore steps through `walk` or `newest` with a check of
-its own.
+`newest_valid` and `newest_complete` are for tools and scripts; a restore steps through `walk` or `newest` with a check
+of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from hyperpod_kit.errors import (
     NoValidCheckpoint,
     StorageUnreadable,
 )
+from hyperpod_kit.renamed import renamed_fields
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
@@ -32,11 +33,12 @@ _WALKS = 3
 """How often a walk that has listed no manifest is repeated where a job commits one at the same time."""
 
 
+@renamed_fields(attempt="checkpoint_id")
 class Selection(NamedTuple):
     """The newest valid checkpoint, and why newer ones were rejected.
 
     Attributes:
-        attempt: The name of the checkpoint.
+        checkpoint_id: The name of the checkpoint.
         epoch: The number of the run's start that saved it.
         seq: The number of the save over the whole life of the root.
         step: The last completed step.
@@ -44,7 +46,7 @@ class Selection(NamedTuple):
         unread: Those of them that could not be read from storage (an I/O error): they may be good, and readable later.
     """
 
-    attempt: str
+    checkpoint_id: str
     epoch: int
     seq: int
     step: int
@@ -71,16 +73,16 @@ def walk(
         limit = layout.parse_checkpoint_id(first)
     has_passed_first = first is None
     for entry in catalog.newest_first(store):
-        if entry.attempt == first and not entry.committed:
+        if entry.checkpoint_id == first and not entry.committed:
             break
-        if entry.attempt != first and rollbacks.reason_left(rollback_records, entry.name):
+        if entry.checkpoint_id != first and rollbacks.reason_left(rollback_records, entry.name):
             continue
         below = (
             first is None
-            or entry.attempt == first
+            or entry.checkpoint_id == first
             or (has_passed_first and limit is not None and entry.order < catalog.sort_key(limit))
         )
-        if entry.committed and (below or (attempt is not None and job_attempt(store, entry.attempt) == attempt)):
+        if entry.committed and (below or (attempt is not None and job_attempt(store, entry.checkpoint_id) == attempt)):
             has_passed_first = True
             yield entry
     if not has_passed_first:
@@ -134,20 +136,20 @@ def _newest_of_a_walk(
     for number, entry in enumerate(walk(store)):
         if number == 0:
             walked.rejected += [(lost.checkpoint_id, lost.reason) for lost in lost_before(store, entry.name)]
-        reason = passed_over.get(entry.attempt)
+        reason = passed_over.get(entry.checkpoint_id)
         damage = None
         if entry.marked and reason is None:
-            damage = tombstone.read(store, entry.attempt)
+            damage = tombstone.read(store, entry.checkpoint_id)
         if damage is not None:
             reason = f"marked as damaged: {damage}"
         if reason is not None:
             marked.append(entry)
-            walked.rejected.append((entry.attempt, reason))
-        elif walked.takes(entry.attempt):
+            walked.rejected.append((entry.checkpoint_id, reason))
+        elif walked.takes(entry.checkpoint_id):
             return walked.taken[0], walked.selection(entry)
     for entry in marked:
         earlier = list(walked.rejected)
-        if walked.takes(entry.attempt):
+        if walked.takes(entry.checkpoint_id):
             return walked.taken[0], walked.selection(entry)
         walked.rejected = earlier
     raise NoValidCheckpoint(store.url, [*walked.rejected, *left_on_purpose(store)])
@@ -172,7 +174,7 @@ def left_on_purpose(store: Store) -> List[Tuple[str, str]]:
         if entry.committed:
             record = rollbacks.find_leaving(rollback_records, entry.name)
         if record is not None and not isinstance(record, FreshStart):
-            reasons.append((entry.attempt, f"left on purpose: {record.description}"))
+            reasons.append((entry.checkpoint_id, f"left on purpose: {record.description}"))
     return reasons
 
 
@@ -202,7 +204,7 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
             from hyperpod_kit.checkpoint import newest_valid
 
             checkpoint = newest_valid(root)
-            print(checkpoint.step, checkpoint.attempt)
+            print(checkpoint.step, checkpoint.checkpoint_id)
     """
     store = as_store(where)
     return newest(
@@ -210,7 +212,7 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
     )[1]
 
 
-def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
+def newest_complete(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Selection:
     """Find the newest checkpoint whose manifest proves itself and whose files are all there, by their names.
 
     No data is read, so it costs the same at any size; the restore that follows proves every byte. One with a tombstone
@@ -233,10 +235,10 @@ def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Sel
     Example:
         With the `root` of a run that has saved:
 
-            from hyperpod_kit.checkpoint import newest_whole
+            from hyperpod_kit.checkpoint import newest_complete
 
-            checkpoint = newest_whole(root)
-            print(checkpoint.step, checkpoint.attempt)
+            checkpoint = newest_complete(root)
+            print(checkpoint.step, checkpoint.checkpoint_id)
     """
     store = as_store(where)
     return newest(
@@ -277,8 +279,10 @@ class _Walk(Generic[T]):
             return False
 
     def selection(self, entry: catalog.CheckpointEntry) -> Selection:
-        rejected = tuple(pair for pair in self.rejected if pair[0] != entry.attempt)
-        return Selection(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread))
+        rejected = tuple(pair for pair in self.rejected if pair[0] != entry.checkpoint_id)
+        return Selection(
+            entry.checkpoint_id, entry.name.epoch, entry.name.seq, entry.name.step, rejected, tuple(self.unread)
+        )
 
 
 def no_checkpoint_error(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:

@@ -50,7 +50,7 @@ def survey_root(root: str, keep: int) -> TierRoot:
         raise CheckpointError(f"{root} has no {layout.RUN_FILE}: nobody says whose checkpoints these are")
     checkpoints = _with_verified(store, retention.survey(store, run_id=run.run_id, sound=is_intact), keep)
     planned = retention.plan(checkpoints, Latest(keep))
-    states = {item.facts.attempt: item for item in checkpoints}
+    states = {item.facts.checkpoint_id: item for item in checkpoints}
     items, stay = [], list(planned.keep)
     for attempt, _ in planned.delete:
         item = states[attempt]
@@ -97,7 +97,7 @@ def _with_verified(store: Store, checkpoints: list[retention.Item], keep: int) -
     verified, items = 0, []
     for item in checkpoints:
         if item.state == retention.VALID and verified < keep:
-            if is_intact(store, item.facts.attempt):
+            if is_intact(store, item.facts.checkpoint_id):
                 verified += 1
             else:
                 item = item._replace(state=retention.UNJUDGED, note="its bytes are not those that were saved")

@@ -86,7 +86,7 @@ class Saving:
         wait_durable(handle)
         end = time.perf_counter()
         stall, persist = self.peers.slowest(returned - begin), self.peers.slowest(end - returned)
-        self._remove_previous(handle.attempt)
+        self._remove_previous(handle.checkpoint_id)
         return stall, persist
 
     def _remove_previous(self, attempt: str | None) -> None:

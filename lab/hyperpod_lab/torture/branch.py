@@ -41,13 +41,13 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
         options=(("keep", policy.Latest(20)),),
     )
     _run_life(replace(order, saves=long))
-    target = next(entry for entry in catalog.attempts(here.root) if entry.name.step == to)
+    target = next(entry for entry in catalog.list_checkpoints(here.root) if entry.name.step == to)
     branch_events = _run_life(
         replace(
             order,
             saves=new,
             events=str(here.disk / "branch"),
-            env=((HPK_RESUME_FROM, target.attempt), (HPK_RESUME_MEMORY, "0")),
+            env=((HPK_RESUME_FROM, target.checkpoint_id), (HPK_RESUME_MEMORY, "0")),
         )
     )
     back = _restored_event(branch_events)

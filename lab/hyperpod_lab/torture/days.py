@@ -180,7 +180,9 @@ class _DayRun:
         return all(capture_age.age(page, now) is not None for page in pages)
 
     def _committed_saves(self) -> set[tuple[int, int]]:
-        return {(entry.name.epoch, entry.name.seq) for entry in catalog.attempts(self._here.root) if entry.committed}
+        return {
+            (entry.name.epoch, entry.name.seq) for entry in catalog.list_checkpoints(self._here.root) if entry.committed
+        }
 
     def _uncommitted_pages(self, nodes: list[Ground]) -> dict[Key, Page]:
         """The whole captures of all ranks that storage has not, by key."""

@@ -154,9 +154,9 @@ def _newest_valid_seq(store: Store, template: Template) -> int | str:
         return f"nothing can be restored: {type(err).__name__}: {err.message}"
     if checkpoint.seq not in template.shards:
         return f"seq {checkpoint.seq} is restored, which nobody saved"
-    body = verify.read_manifest(store, checkpoint.attempt)
+    body = verify.read_manifest(store, checkpoint.checkpoint_id)
     for record, right in zip(body.shards, template.shards[checkpoint.seq], strict=True):
-        if _read_object(store, f"{checkpoint.attempt}/{record.file}") != right:
+        if _read_object(store, f"{checkpoint.checkpoint_id}/{record.file}") != right:
             return f"seq {checkpoint.seq} is restored, and its {record.file} is not what was saved"
     return checkpoint.seq
 
@@ -238,7 +238,7 @@ def _template(here: Ground, seed: int) -> Template:
     objects = {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and (path.parent == root or path.parent.name == previous.attempt)
+        if path.is_file() and (path.parent == root or path.parent.name == previous.checkpoint_id)
     }
     # What it looks like when nothing fails is what it must look like whatever fails.
     memory = here.shm / "reference"
@@ -246,7 +246,7 @@ def _template(here: Ground, seed: int) -> Template:
     _flush(memory)
     shards = {}
     for seq in (PREVIOUS, NEW):
-        newest = previous.attempt if seq == PREVIOUS else selection.newest_valid(made.root).attempt
+        newest = previous.checkpoint_id if seq == PREVIOUS else selection.newest_valid(made.root).checkpoint_id
         if layout.parse_checkpoint_id(newest) is None or f"seq-{seq:06d}" not in newest:
             raise CheckpointError(f"{newest} is not the checkpoint with seq {seq}")
         shards[seq] = [(root / newest / layout.shard_file(rank)).read_bytes() for rank in range(_WORLD)]

@@ -51,8 +51,8 @@ class _Target:
             if not handle.wait(SaveState.DURABLE, timeout=60.0):
                 raise CheckpointError(f"the checkpoint to be damaged was not made: {handle}")
         first.close()
-        assert handle.attempt is not None
-        self.attempt = handle.attempt
+        assert handle.checkpoint_id is not None
+        self.attempt = handle.checkpoint_id
         self._manager = Manager(self.root)
         self._initial_names = set(os.listdir(self.root))
         problem = self.describe_restore()

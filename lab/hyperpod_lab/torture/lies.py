@@ -182,11 +182,11 @@ def newest_intact(root: str) -> str:
 
 def _find_newest_intact(root: str) -> str:
     store = open_store(root)
-    for entry in catalog.attempts(store):
+    for entry in catalog.list_checkpoints(store):
         try:
             if entry.committed:
-                verify.verify_checkpoint(store, entry.attempt)
-                return entry.attempt
+                verify.verify_checkpoint(store, entry.checkpoint_id)
+                return entry.checkpoint_id
         except (CheckpointError, OSError):
             continue
     return ""
@@ -240,7 +240,7 @@ def _restore_and_save(order: LyingLife, write_event: Any) -> None:
     manager = Manager(order.root, keep=Latest(order.keep), max_lost=None)
     got = manager.restore(subject.state)
     if isinstance(got, Restored):
-        write_event("restored", attempt=got.attempt, wrong=subject.find_differences(got.epoch, got.step))
+        write_event("restored", attempt=got.checkpoint_id, wrong=subject.find_differences(got.epoch, got.step))
     else:
         write_event("restored", attempt="", wrong=[])
     for step in range(got.next_step, got.next_step + order.saves):

@@ -98,7 +98,7 @@ def test_it_goes_on_bit_for_bit_with_two_models_after_a_flipped_bit(
     last, same = train(tmp_path / "two", 14)
     assert min(last) == 11 and all(calm[step] == loss for step, loss in last.items())
     root = tmp_path / "two" / "checkpoints"
-    newest = catalog.attempts(root)[0].attempt
+    newest = catalog.list_checkpoints(root)[0].checkpoint_id
     flip(root / newest / "shard-00000.safetensors", 4096 + 8)
     monkeypatch.setenv("HPK_RESUME_MEMORY", "0")
     last, same = train(tmp_path / "two", 16)

@@ -35,7 +35,7 @@ def test_a_save_is_sealed_then_durable_and_the_older_one_makes_room(start, captu
     save(run, capture, 2, slot=1)
     (*_, last) = run.until("durable")
     found = selection.newest_valid(run.root)
-    assert (found.attempt, found.seq) == (last["note"], 2) and found.attempt.endswith(run.incarnation)
+    assert (found.checkpoint_id, found.seq) == (last["note"], 2) and found.checkpoint_id.endswith(run.incarnation)
     until(lambda: states(shm) == ["FREE", "FREE", "SEALED", "SEALED"])
     assert run.close() and os.listdir(shm) == []
 
@@ -49,7 +49,7 @@ def test_a_rank_that_skips_drops_the_save_for_all(start, capture, shm: Path) -> 
     (*_, last) = run.until("dropped")
     assert last["note"] == "rank 1: no slot was free" and run.until("dropped", rank=1)
     until(lambda: states(shm) == ["FREE"])
-    assert run.close() and catalog.attempts(run.root) == []
+    assert run.close() and catalog.list_checkpoints(run.root) == []
 
 
 def test_a_trainer_killed_after_the_copy_is_the_breakpoint_that_gets_saved(start, capture, shm: Path) -> None:
@@ -115,7 +115,7 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
         assert again.close()
     found = selection.newest_valid(run.root)
     assert found.seq == newest[1] >= 2 and not found.rejected
-    assert verify.verify_checkpoint(run.root, found.attempt).world == 2
+    assert verify.verify_checkpoint(run.root, found.checkpoint_id).world == 2
     assert os.listdir(shm) == []
 
 
@@ -159,7 +159,7 @@ def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     assert len(troubles) == 1 and "another one" in troubles[0], troubles
     assert run.close()
     found = selection.newest_valid(run.root)
-    assert found.seq == 1 and verify.verify_checkpoint(run.root, found.attempt).world == 2
+    assert found.seq == 1 and verify.verify_checkpoint(run.root, found.checkpoint_id).world == 2
 
 
 def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
     run.until("durable")
     run.until("durable")
     assert run.close()
-    assert [entry.name.seq for entry in catalog.attempts(run.root) if entry.committed] == [4, 2, 1]
+    assert [entry.name.seq for entry in catalog.list_checkpoints(run.root) if entry.committed] == [4, 2, 1]
 
 
 def test_after_a_commit_the_policy_is_applied_and_the_hint_points_at_it(start, capture, shm: Path) -> None:
@@ -219,7 +219,7 @@ def test_after_a_commit_the_policy_is_applied_and_the_hint_points_at_it(start, c
         save(run, capture, seq, slot=seq)
         (*_, last) = run.until("durable")
     assert run.close(), "the end waits for what is still to be removed"
-    assert [entry.attempt for entry in catalog.attempts(run.root)] == [last["note"]]
+    assert [entry.checkpoint_id for entry in catalog.list_checkpoints(run.root)] == [last["note"]]
     hint = latest.read(open_store(run.root))
     assert hint is not None and str(hint) == last["note"]
 
@@ -244,7 +244,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
     save(run, capture, 2, slot=1)
     (*_, last) = run.until("failed", "durable")
     assert "is of run 'theirs'" in last["note"] and "expected run 'root'" in last["note"], last
-    assert [entry.attempt for entry in catalog.attempts(run.root) if entry.committed] == names[::-1]
+    assert [entry.checkpoint_id for entry in catalog.list_checkpoints(run.root) if entry.committed] == names[::-1]
     for name in names:
         verify.verify_checkpoint(run.root, name)
     assert states(shm)[-1] == "SEALED", "what could not be committed stays in memory"

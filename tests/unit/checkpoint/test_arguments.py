@@ -84,7 +84,9 @@ def test_nan_is_kept_and_the_worst(shm: Path, tmp_path: Path, capsys: pytest.Cap
         manager.restore(state)
         for step, value in enumerate(values):
             assert manager.save(step, state, metrics={"loss": value}).wait("durable", 10)
-    found = [verify.read_manifest(root, entry.attempt).metrics["loss"] for entry in catalog.attempts(root)][::-1]
+    found = [
+        verify.read_manifest(root, entry.checkpoint_id).metrics["loss"] for entry in catalog.list_checkpoints(root)
+    ][::-1]
     assert repr(found) == repr(values)
     facts = [policy.CheckpointFacts(str(n), (0, n, ""), n, metrics={"loss": value}) for n, value in enumerate(found)][
         ::-1
@@ -108,7 +110,7 @@ def test_a_refusal_changes_nothing(shm: Path, tmp_path: Path) -> None:
                     save(step, state, metrics=metrics)  # type: ignore[arg-type]
         handle = manager.step(torch.tensor(4), state, metrics={"loss": numpy.float64("nan")})
         assert handle is not None and handle.wait("durable", 10) and handle.seq == 1
-        assert str(handle.attempt).startswith("seq-000001.step-0000000004.")
+        assert str(handle.checkpoint_id).startswith("seq-000001.step-0000000004.")
 
 
 def test_a_second_manager_of_a_root_is_refused_while_the_first_is_open(shm: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_pa
         verify.verify_checkpoint(store, new)
     assert not isinstance(caught.value, StorageUnreadable) and not verify.is_unread(caught.value)
     found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
-    assert found.attempt == old and found.rejected[0][0] == new
+    assert found.checkpoint_id == old and found.rejected[0][0] == new
     for words, code in ((["ls"], 0), (["verify"], 1), (["prune", "--latest", "1"], 0)):
         assert cli.main([words[0], store.url, *words[1:]]) == code
 
@@ -113,7 +113,7 @@ def test_in_the_place_of_a_roots_file_the_checkpoints_are_there(
     path.unlink(missing_ok=True)
     (tmp_path / "copy").write_bytes(b"{}")
     put(path)
-    assert selection.newest_valid(store).attempt == new
+    assert selection.newest_valid(store).checkpoint_id == new
     assert identity.find_identity(store) == SMALL_RUN
     put_checkpoint(store, 2)  # what is written goes on, beside it or not at all
     assert not Path(store.url, "nowhere").exists() and (tmp_path / "copy").read_bytes() == b"{}"

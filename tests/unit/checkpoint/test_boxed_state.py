@@ -104,14 +104,14 @@ def test_a_flipped_byte_goes_back_for_every_cut_and_the_log_says_so(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "hyperpod_kit.checkpoint")
-    newest = next(entry for entry in catalog.attempts(str(root)) if entry.name.step == 2)
-    flip(next((root / newest.attempt).glob("shard-*")), -200)
+    newest = next(entry for entry in catalog.list_checkpoints(str(root)) if entry.name.step == 2)
+    flip(next((root / newest.checkpoint_id).glob("shard-*")), -200)
     wanted = blank(boxes(3, 3))
     got, state = load(root, wanted)
     assert isinstance(got, Restored) and got.step == 1 and state.values["at"] == 1
     assert torch.equal(wanted[0].tensor, WEIGHT[:3] + 1)
     said = [record.getMessage() for record in caplog.records]
-    begins = [f"reading {newest.attempt}", f"gave up {newest.attempt}: in storage", "reading", "done"]
+    begins = [f"reading {newest.checkpoint_id}", f"gave up {newest.checkpoint_id}: in storage", "reading", "done"]
     assert [line.startswith(f"restore: {begin}") for line, begin in zip(said, begins, strict=True)] == [True] * 4, said
 
 

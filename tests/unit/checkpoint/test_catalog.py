@@ -95,7 +95,7 @@ def test_a_hint_in_doubt_costs_listings_and_nothing_else(spoil: str) -> None:
         store.create(layout.epoch_file(2), b"torn")
     else:
         start(store, 2, None)
-    assert next(catalog.newest_first(store)).attempt == newest
+    assert next(catalog.newest_first(store)).checkpoint_id == newest
     assert [entry.name.seq for entry in catalog.newest_first(store)] == [2, 7, 6, 5, 4, 3, 2, 1]
 
 
@@ -130,7 +130,7 @@ def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> Non
         if dice.random() < 0.2:
             store.delete(f"{name}/{layout.MANIFEST_FILE}")
     short = list(catalog.newest_first(store))
-    assert short == catalog.attempts(store)
+    assert short == catalog.list_checkpoints(store)
     # The listing of a directory that is gone is no proof that its numbers were never used.
     assert catalog.highest_epoch_and_seq(store)[1] >= max([0, *(entry.name.seq for entry in short)])
 
@@ -140,7 +140,7 @@ def test_ten_thousand_local_ones(tmp_path: Any) -> None:
     for seq in range(1, 10_001):
         (tmp_path / str(layout.CheckpointId(seq, seq, 1, "abcd"))).mkdir()
     newest = put_checkpoint(store, 10_001)
-    assert selection.newest_valid(store).attempt == newest
+    assert selection.newest_valid(store).checkpoint_id == newest
 
 
 def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
@@ -149,10 +149,10 @@ def test_what_is_marked_is_passed_over_unless_nothing_else_is_valid() -> None:
     tombstone.write(store, new, "shard-00000: expected a, found b")
     tombstone.write(store, new, "another reason comes too late")
     found = selection.newest_valid(store)
-    assert found.attempt == old
+    assert found.checkpoint_id == old
     assert found.rejected == ((new, "marked as damaged: shard-00000: expected a, found b"),)
     store.replace(f"{old}/{layout.MANIFEST_FILE}", b"torn")
-    assert selection.newest_valid(store).attempt == new
+    assert selection.newest_valid(store).checkpoint_id == new
     store.replace(f"{new}/{layout.EXTRA_FILE}", b"damaged")
     with pytest.raises(NoValidCheckpoint) as caught:
         selection.newest_valid(store)
@@ -171,7 +171,7 @@ def test_a_tombstone_that_is_damaged_says_nothing() -> None:
             store.replace(layout.tombstone_file(attempt), bytes(damaged))
             assert tombstone.read(store, attempt) is None
     store.replace(layout.tombstone_file(other), data)  # copied to a sound one
-    assert selection.newest_valid(store).attempt == other
+    assert selection.newest_valid(store).checkpoint_id == other
     assert [layout.parse_tombstone(name) for name in (f"{other}.BAD", "x.BAD", other)] == [other, None, None]
 
 
@@ -203,7 +203,7 @@ def test_a_commit_leaves_the_hint_and_one_that_cannot_be_written_is_no_failure()
             raise OSError(28, "No space left on device", name)
 
     full = Full("memory://full")
-    assert put_checkpoint(full, 1) == selection.newest_valid(full).attempt and latest.read(full) is None
+    assert put_checkpoint(full, 1) == selection.newest_valid(full).checkpoint_id and latest.read(full) is None
 
 
 def test_a_start_says_where_it_begins(tmp_path: Any) -> None:
@@ -221,10 +221,11 @@ def test_the_package_says_what_is_there_without_torch(tmp_path: Path) -> None:
     (tmp_path / names[2] / layout.shard_file(0)).unlink()
     (tmp_path / names[1] / layout.shard_file(0)).write_bytes(b"x")
     program = (
-        "import sys; from hyperpod_kit.checkpoint import attempts, newest_valid, newest_whole\n"
+        "import sys; from hyperpod_kit.checkpoint import list_checkpoints, newest_complete, newest_valid\n"
         "root = sys.argv[1]\n"
-        "print([entry.name.step for entry in attempts(root)], newest_whole(root).step, newest_valid(root).step)\n"
+        "print([entry.name.step for entry in list_checkpoints(root)])\n"
+        "print(newest_complete(root).step, newest_valid(root).step)\n"
         "assert 'torch' not in sys.modules"
     )
     said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
-    assert said.stdout == "[3, 2, 1] 2 1\n"
+    assert said.stdout == "[3, 2, 1]\n2 1\n"

@@ -32,7 +32,7 @@ def save(root: Path, *states: dict[str, Any]) -> list[str]:
     with Manager(root, keep=None) as manager:
         for step, extra in enumerate(states):
             assert manager.save(step, State(extra=extra, rng=False), on_busy="wait").wait("durable", 60)
-    return [entry.attempt for entry in reversed(catalog.attempts(str(root)))]
+    return [entry.checkpoint_id for entry in reversed(catalog.list_checkpoints(str(root)))]
 
 
 def diff(root: Path, before: str, after: str) -> compare.CheckpointDiff:

@@ -78,7 +78,7 @@ def test_a_node_that_dies_on_the_way_goes_on_where_it_was(
     again.settle(key, tier="local" if memory_too else "memory")
     again.until("durable")
     assert again.close() and os.listdir(shm) == []
-    committed = [entry for entry in catalog.attempts(run.root) if entry.committed]
+    committed = [entry for entry in catalog.list_checkpoints(run.root) if entry.committed]
     assert len(committed) == 1, "what was committed already is not written again"
     assert selection.newest_valid(run.root).seq == 1
 

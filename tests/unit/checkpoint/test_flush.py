@@ -30,7 +30,7 @@ def test_the_newest_whole_capture_is_committed_and_the_memory_freed(capture, shm
     (outcome,) = flush.flush()
     assert outcome.removed and segments(shm) == [] and "00001.log: OSError: the reason" in outcome.note
     found = selection.newest_valid(str(tmp_path / "root"))
-    assert (found.attempt, found.step) == (outcome.attempt, 50)
+    assert (found.checkpoint_id, found.step) == (outcome.attempt, 50)
 
 
 def test_a_half_copy_is_passed_over_for_the_capture_before(capture, shm: Path, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_shards_on_several_nodes_are_committed_by_the_last_one(
     (last,) = flush.flush(job="7")
     assert last.removed and segments(tmp_path / "node1") == []
     found = selection.newest_valid(root)
-    assert found.step == 50 and last.note == f"seq 6: handed in ranks [1] of 2; committed {found.attempt}"
+    assert found.step == 50 and last.note == f"seq 6: handed in ranks [1] of 2; committed {found.checkpoint_id}"
 
 
 def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: Path, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: 
     capture(rank=0, world=2, seq=4)
     (outcome,) = flush.flush()
     assert outcome.attempt == torn.parent.name
-    assert selection.newest_valid(str(tmp_path / "root")).attempt == outcome.attempt
+    assert selection.newest_valid(str(tmp_path / "root")).checkpoint_id == outcome.attempt
 
 
 def test_every_capture_that_is_whole_is_saved_and_the_newest_first(capture, shm: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_every_capture_that_is_whole_is_saved_and_the_newest_first(capture, shm:
     (outcome,) = flush.flush()
     root = str(tmp_path / "root")
     assert outcome.note.startswith("committed seq-000006") and outcome.note.count("committed") == 3
-    assert sorted(entry.name.step for entry in catalog.attempts(root) if entry.committed) == [40, 50, 60]
+    assert sorted(entry.name.step for entry in catalog.list_checkpoints(root) if entry.committed) == [40, 50, 60]
     assert selection.newest_valid(root).step == 60 and segments(shm) == []
 
 
@@ -109,7 +109,7 @@ def test_what_memory_holds_whole_is_not_given_up_for_a_commit_that_was_cut_short
     (outcome,) = flush.flush()
     assert outcome.removed and outcome.attempt not in (None, first.attempt)
     found = selection.newest_valid(root)
-    assert (found.attempt, found.step) == (outcome.attempt, 50)
+    assert (found.checkpoint_id, found.step) == (outcome.attempt, 50)
 
 
 def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_is_committed_already_is_only_freed(capture, committed, shm: Path) 
     capture(rank=0, world=2, seq=8)
     (outcome,) = flush.flush()
     assert outcome.removed and outcome.attempt is None
-    assert [entry.attempt for entry in catalog.attempts(root)] == [attempt]
+    assert [entry.checkpoint_id for entry in catalog.list_checkpoints(root)] == [attempt]
 
 
 def test_a_live_trainer_and_another_job_are_left_alone(capture, shm: Path) -> None:
@@ -209,7 +209,7 @@ def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: P
 
     assert cli.main(["flush", "--all"]) == 0  # root's files under the name of uid 4242: nobody's
     assert len(segments(shm)) == 2
-    assert catalog.attempts(str(tmp_path / "root")) == []
+    assert catalog.list_checkpoints(str(tmp_path / "root")) == []
     for name in segments(shm):
         (shm / name).unlink()
     capture()
@@ -218,8 +218,8 @@ def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: P
         os.chown(shm / ours._replace(uid=4242).file(suffix), 4242, 4242)
     os.chown(tmp_path / "root", 4242, 4242)
     assert cli.main(["flush", "--all"]) == 0
-    (entry,) = catalog.attempts(str(tmp_path / "root"))
-    assert (tmp_path / "root" / entry.attempt / "MANIFEST.json").stat().st_uid == 4242
+    (entry,) = catalog.list_checkpoints(str(tmp_path / "root"))
+    assert (tmp_path / "root" / entry.checkpoint_id / "MANIFEST.json").stat().st_uid == 4242
     assert segments(shm) == []
 
 

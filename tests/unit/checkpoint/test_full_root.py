@@ -49,12 +49,12 @@ def size_of_one(folder: Path, shm: Path) -> int:
         state = state_of()
         manager.restore(state)
         handle = manager.save(0, state, on_busy="wait")
-    assert handle.attempt is not None
-    return sum(-(-path.stat().st_size // 4096) * 4096 for path in (root / handle.attempt).iterdir())
+    assert handle.checkpoint_id is not None
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in (root / handle.checkpoint_id).iterdir())
 
 
 def committed(root: str) -> List[int]:
-    return [entry.name.step for entry in catalog.attempts(root) if entry.committed]
+    return [entry.name.step for entry in catalog.list_checkpoints(root) if entry.committed]
 
 
 @needs_mounts
@@ -69,7 +69,7 @@ def test_a_root_with_room_for_those_that_are_kept_goes_on_saving(tmp_path: Path,
                 for step in range(found.next_step, found.next_step + 20):
                     handle = manager.save(step, state, on_busy="wait")
                     assert handle.wait("durable", 120), handle
-                    assert len(committed(root)) <= kept and verify.verify_checkpoint(root, str(handle.attempt))
+                    assert len(committed(root)) <= kept and verify.verify_checkpoint(root, str(handle.checkpoint_id))
             assert isinstance(found, Restored) == (start > 0)
             assert committed(root) == list(range(20 * start + 19, 20 * start + 19 - kept, -1))
         assert os.statvfs(root).f_bavail * 4096 < size, "there was never room for one more"
@@ -88,7 +88,7 @@ def test_what_nothing_can_be_given_up_for_fails_and_says_so(tmp_path: Path, shm:
         assert "No space left on device" in reason and "nothing that the policy can do without" in reason
         assert selection.newest_valid(root).step == 1
         manager.close()
-        kept = {entry.attempt for entry in catalog.attempts(root)}
+        kept = {entry.checkpoint_id for entry in catalog.list_checkpoints(root)}
         assert sum(path.stat().st_size for name in kept for path in Path(root, name).iterdir()) <= 2 * size
 
 
@@ -102,15 +102,15 @@ def test_a_damaged_one_is_not_what_a_full_root_is_left_with(tmp_path: Path, shm:
         manager.restore(state)
         for step in range(3):
             assert manager.save(step, state, on_busy="wait").wait("durable", 120)
-        for entry in catalog.attempts(root)[:2]:
-            path = Path(root, entry.attempt, layout.shard_file(0))
+        for entry in catalog.list_checkpoints(root)[:2]:
+            path = Path(root, entry.checkpoint_id, layout.shard_file(0))
             data = bytearray(path.read_bytes())
             data[5000:5100] = bytes(100)
             path.write_bytes(data)
         handle = manager.save(3, state, on_busy="wait")
         assert handle.wait("durable", 120), handle
         assert committed(root)[-1] == 0, "the only one that is whole, but for the new one"
-        assert verify.verify_checkpoint(root, catalog.attempts(root)[-1].attempt)
+        assert verify.verify_checkpoint(root, catalog.list_checkpoints(root)[-1].checkpoint_id)
         manager.close()
 
 

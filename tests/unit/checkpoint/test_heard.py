@@ -218,7 +218,7 @@ def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(roo
         manager.save(0, state)
         raise RuntimeError("in the loop")
     os.kill(manager._agent.pid, signal.SIGCONT)
-    assert manager._agent.wait_exit(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
+    assert manager._agent.wait_exit(10) and [entry.committed for entry in catalog.list_checkpoints(root)] == [True]
     with pytest.raises(CheckpointError, match="is closed"):
         manager.step(1, state)
     torch.nn.init.constant_(weight_of(state), 4.0)

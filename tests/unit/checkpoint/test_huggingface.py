@@ -117,7 +117,7 @@ def same(one, other):
 
 
 def steps(root):
-    return [entry.name.step for entry in catalog.attempts(str(root)) if entry.committed]
+    return [entry.name.step for entry in catalog.list_checkpoints(str(root)) if entry.committed]
 
 
 @pytest.fixture
@@ -215,7 +215,9 @@ def test_it_ends_as_an_undisturbed_trainer_of_transformers(folder, calm):
     assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
     assert steps(folder / "checkpoints")[0] == 24 and not list(folder.glob("checkpoint-*"))
     newest = get_last_checkpoint(folder / "checkpoints")
-    assert newest is not None and newest.endswith(catalog.attempts(str(folder / "checkpoints"))[0].attempt)
+    assert newest is not None and newest.endswith(
+        catalog.list_checkpoints(str(folder / "checkpoints"))[0].checkpoint_id
+    )
 
 
 def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder, calm):

@@ -219,7 +219,7 @@ def test_what_memory_half_filled_before_it_turned_out_bad_is_not_called_fresh(ro
     abandon(manager)
     disown()
     # As if it had never been committed: no record of it stays either.
-    shutil.rmtree(Path(root, str(handle.attempt)))
+    shutil.rmtree(Path(root, str(handle.checkpoint_id)))
     for record in Path(root).iterdir():
         if record.name != "RUN.json":
             shutil.rmtree(record) if record.is_dir() else record.unlink()

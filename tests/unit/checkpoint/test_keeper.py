@@ -46,7 +46,7 @@ def kill(manager: Manager, number: int = signal.SIGKILL) -> int:
 
 
 def committed(root: str) -> list[int]:
-    return [entry.name.step for entry in catalog.attempts(root) if entry.committed]
+    return [entry.name.step for entry in catalog.list_checkpoints(root) if entry.committed]
 
 
 def test_another_agent_brings_to_storage_what_the_dead_one_held(

@@ -35,7 +35,7 @@ SHARD = layout.shard_file(0)
 
 
 def left(store: MemoryStore) -> List[str]:
-    return [entry.attempt for entry in catalog.attempts(store)]
+    return [entry.checkpoint_id for entry in catalog.list_checkpoints(store)]
 
 
 def drop_a_write(store: MemoryStore, attempt: str, file: str = SHARD) -> None:
@@ -98,7 +98,7 @@ def test_what_a_restore_has_proved_needs_no_read_back(monkeypatch: pytest.Monkey
     assert retention.unassured(items, planned) == []
     store.delete(f"{names[1]}/{SHARD}")  # since then it has lost a file
     items = retention.survey(store, run_id=SMALL_RUN.run_id)
-    assert [item.facts.attempt for item in retention.unassured(items, planned)] == [names[0]]
+    assert [item.facts.checkpoint_id for item in retention.unassured(items, planned)] == [names[0]]
 
 
 def test_a_read_back_that_is_given_up_deletes_nothing() -> None:
@@ -344,18 +344,18 @@ def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy,
     prover = Told()
     found = retention.assured(items, prover, rule, coming=coming(99) if in_need else None)
     going = {attempt for attempt, _ in found.planned.delete}
-    staying = [item for item in items if item.facts.attempt not in going]
-    assert {attempt for attempt, _ in found.planned.keep} == {item.facts.attempt for item in staying}
+    staying = [item for item in items if item.facts.checkpoint_id not in going]
+    assert {attempt for attempt, _ in found.planned.keep} == {item.facts.checkpoint_id for item in staying}
     good = [
         item.facts.order
         for item in staying
         if item.state == retention.VALID
-        and (item.proved or item.facts.attempt in prover.asked)
-        and truth[item.facts.attempt] is ReadBackOutcome.PROVED
+        and (item.proved or item.facts.checkpoint_id in prover.asked)
+        and truth[item.facts.checkpoint_id] is ReadBackOutcome.PROVED
     ]
     for item in found.items:
-        if item.facts.attempt in going and item.is_worth_something:
+        if item.facts.checkpoint_id in going and item.is_worth_something:
             assert good and max(good) > item.facts.order
     valid = [item for item in found.items if item.state == retention.VALID]
     if valid:
-        assert valid[0].facts.attempt not in going
+        assert valid[0].facts.checkpoint_id not in going

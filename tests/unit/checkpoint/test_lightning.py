@@ -101,7 +101,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def steps(folder: Path) -> list[int]:
-    return [entry.name.step for entry in catalog.attempts(str(folder / "checkpoints")) if entry.committed]
+    return [entry.name.step for entry in catalog.list_checkpoints(str(folder / "checkpoints")) if entry.committed]
 
 
 def stateful() -> Any:

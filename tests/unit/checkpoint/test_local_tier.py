@@ -35,7 +35,7 @@ def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp
     trainer = [sys.executable, "-c", TRAINER, str(root), str(disk)]
     died = subprocess.run(trainer, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
-    assert not any(entry.committed for entry in catalog.attempts(str(root)))
+    assert not any(entry.committed for entry in catalog.list_checkpoints(str(root)))
     for entry in os.scandir(shm):
         os.unlink(entry.path)  # as after a reboot: only the disk has it
     state = State(torch.nn.Linear(64, 64))
@@ -46,7 +46,7 @@ def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp
     assert torch.equal(state.model.weight, torch.full((64, 64), 7.0))
     assert manager.save(6, state).seq > found.seq
     assert manager.close()
-    committed = [entry.name.step for entry in catalog.attempts(str(root)) if entry.committed]
+    committed = [entry.name.step for entry in catalog.list_checkpoints(str(root)) if entry.committed]
     assert 6 in committed
 
 
@@ -57,4 +57,4 @@ def test_keep_none_deletes_nothing(tmp_path: Path, shm: Path) -> None:
     for step in range(5):
         assert manager.save(step, state, on_busy="wait").wait("durable", 60)
     assert manager.close()
-    assert len([entry for entry in catalog.attempts(str(tmp_path / "root")) if entry.committed]) == 5
+    assert len([entry for entry in catalog.list_checkpoints(str(tmp_path / "root")) if entry.committed]) == 5

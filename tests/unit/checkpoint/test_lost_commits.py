@@ -126,16 +126,18 @@ def test_whatever_record_survives_nothing_begins_at_step_0(tmp_path: Path, gone:
         GONE[gone](Path(store.url, attempt))
         if not kept:
             with pytest.raises(NoCheckpoint):
-                selection.newest_whole(store)
+                selection.newest_complete(store)
             assert (
-                checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_whole, {}, {}).step
+                checkpoint_choice.choose_there(
+                    store.url, f"{store.url}/{STATE}", selection.newest_complete, {}, {}
+                ).step
                 == 0
             )
             continue
         with pytest.raises(NoValidCheckpoint) as refused:
-            selection.newest_whole(store)
+            selection.newest_complete(store)
         with pytest.raises(NoValidCheckpoint):
-            checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_whole, {}, {})
+            checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_complete, {}, {})
         assert [name for name, _ in refused.value.reasons] == [attempt]
         reason = refused.value.reasons[0][1]
         assert reason.endswith(gone)
@@ -185,13 +187,13 @@ def test_an_error_of_storage_is_never_taken_for_never(tmp_path: Path, gone: str,
     GONE[gone](tmp_path / attempt)
     counting = FailingStore(str(tmp_path))
     with pytest.raises(NoValidCheckpoint):
-        selection.newest_whole(counting)
+        selection.newest_complete(counting)
     assert counting.calls > 5
     for number in range(counting.calls):
         failing = FailingStore(str(tmp_path))
         failing.fails_at, failing.error, failing.for_good = number, error, for_good
         with pytest.raises((OSError, NoValidCheckpoint)):
-            selection.newest_whole(failing)
+            selection.newest_complete(failing)
 
 
 def test_a_run_that_was_killed_before_its_first_commit_begins_at_step_0(store: Store) -> None:
@@ -228,7 +230,7 @@ def test_records_of_jobs_that_cannot_be_asked_do_not_agree(tmp_path: Path) -> No
     state = tmp_path / "state"
     store.create(".hpk/state.json", manifest.seal_json({"format": "hpk-state/1", "state": str(state)}))
     for name in store.list(str(catalog.newest_committed(store))):
-        store.delete(f"{catalog.attempts(store)[0].attempt}/{name}")
+        store.delete(f"{catalog.list_checkpoints(store)[0].checkpoint_id}/{name}")
     store.delete("LATEST")
     with pytest.raises(OSError, match="the records of its jobs are not there"):
         selection.newest_valid(store)
@@ -285,7 +287,7 @@ def lost_root(root: Path, saves: int = 3) -> List[str]:
         manager.restore(state)
         for number in range(1, saves + 1):
             assert manager.save(10 * number - 1, state, on_busy="wait").wait("durable", 60)
-    names = [entry.attempt for entry in catalog.attempts(str(root))]
+    names = [entry.checkpoint_id for entry in catalog.list_checkpoints(str(root))]
     for name in names:
         (root / name / "MANIFEST.json").unlink()
     return names
@@ -298,18 +300,18 @@ def test_of_all_that_is_small_the_attempts_themselves_say_that_they_were_committ
     for file in ("LATEST", "epoch-000001.json"):
         (root / file).unlink()
     with pytest.raises(NoValidCheckpoint) as refused:
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
     assert [name for name, _ in refused.value.reasons] == names[1:]
     assert f"it was committed, as {names[0]}/ says" in refused.value.reasons[0][1]
     # One alone may be that of a start that was killed before its first commit.
     for name in names[1:]:
         shutil.rmtree(root / name)
     with pytest.raises(NoCheckpoint):
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
     # So may two of one save: what the trainer wrote, and what a flush wrote that was killed there, too.
     shutil.copytree(root / names[0], root / f"{names[0].rpartition('-')[0]}-beef00")
     with pytest.raises(NoCheckpoint):
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
 
 
 @pytest.mark.parametrize("begun", [None, 0, 1], ids=["no commit", "the older one's commit", "the newer one's commit"])
@@ -324,7 +326,7 @@ def test_two_saves_on_their_way_at_a_kill_are_no_lost_commits(tmp_path: Path, be
             (root / name / layout.EXTRA_FILE).unlink()
             (root / name / layout.INDEX_FILE).unlink()
     with pytest.raises(NoCheckpoint):
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
     with Manager(str(root)) as manager:
         assert isinstance(manager.restore(State(module())), Fresh)
 
@@ -337,7 +339,7 @@ def test_where_all_small_files_are_gone_more_shards_than_can_be_on_their_way_say
         (root / name / layout.EXTRA_FILE).unlink()
         (root / name / layout.INDEX_FILE).unlink()
     with pytest.raises(NoValidCheckpoint) as refused:
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
     assert [name for name, _ in refused.value.reasons] == names[3:]
 
 
@@ -349,7 +351,7 @@ def test_an_attempt_that_is_not_whole_says_nothing(tmp_path: Path) -> None:
         shard = root / name / layout.shard_file(0)
         os.truncate(shard, shard.stat().st_size // 2)
     with pytest.raises(NoCheckpoint):
-        selection.newest_whole(str(root))
+        selection.newest_complete(str(root))
 
 
 def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,7 +365,7 @@ def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.Ca
             with refused:
                 manager.restore(State(model))
             with refused:
-                manager.peek()
+                manager.inspect()
             with pytest.raises(CheckpointError, match="holds checkpoints of this run"):
                 manager.save(39, State(model))
     with refused:
@@ -376,7 +378,7 @@ def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.Ca
         inspection.newest_checkpoint(open_store(str(root)))
     record = shared_decision.decide(str(root), str(root / STATE), "0@n1")
     assert (record["from"], record["error"]) == (None, "NoValidCheckpoint")
-    assert [entry.attempt for entry in catalog.attempts(str(root))] == names
+    assert [entry.checkpoint_id for entry in catalog.list_checkpoints(str(root))] == names
     capsys.readouterr()
 
 
@@ -386,7 +388,7 @@ def test_hpk_fresh_begins_anew_once_for_all_starts_that_follow(tmp_path: Path, m
     monkeypatch.setenv("HPK_FRESH", "1")
     with Manager(str(root)) as manager:
         state = State(module())
-        assert manager.peek() is None
+        assert manager.inspect() is None
         found = manager.restore(state)
         assert isinstance(found, Fresh)
         assert [name for name, _ in found.rejected] == names
@@ -394,7 +396,7 @@ def test_hpk_fresh_begins_anew_once_for_all_starts_that_follow(tmp_path: Path, m
     monkeypatch.delenv("HPK_FRESH")
     with Manager(str(root)) as manager:
         assert manager.restore(State(module())).next_step == 5
-    newest = selection.newest_valid(str(root)).attempt
+    newest = selection.newest_valid(str(root)).checkpoint_id
     shutil.rmtree(root / newest)
     with Manager(str(root)) as manager, pytest.raises(NoValidCheckpoint, match=newest):
         manager.restore(State(module()))  # what was lost since is another loss
@@ -418,7 +420,7 @@ def test_going_back_takes_a_fresh_start_back(store: Store) -> None:
         selection.newest_valid(store)
     assert [why for _, why in selection.left_on_purpose(store)] == []
     rollbacks.record_rollback(store, names[0], catalog.highest_epoch_and_seq(store)[0])
-    assert selection.newest_valid(store).attempt == names[0]
+    assert selection.newest_valid(store).checkpoint_id == names[0]
 
 
 # --- the newest alone is lost -----------------------------------------------------------------------------------------
@@ -433,12 +435,12 @@ def test_who_goes_on_from_an_older_one_says_what_is_lost(tmp_path: Path, gone: s
     assert look_repaired(root) == [names[0], names[1], names[2]]
     GONE[gone](root / names[0])
     found = selection.newest_valid(str(root))
-    assert (found.attempt, [name for name, _ in found.rejected]) == (names[1], [names[0]])
+    assert (found.checkpoint_id, [name for name, _ in found.rejected]) == (names[1], [names[0]])
     assert found.rejected[0][1] == f"it was committed, as LATEST says, and {gone}"
     with Manager(str(root)) as manager:
         restored = manager.restore(State(module()))
     assert not isinstance(restored, Fresh)
-    assert (restored.attempt, restored.rejected) == (names[1], found.rejected)
+    assert (restored.checkpoint_id, restored.rejected) == (names[1], found.rejected)
 
 
 def look_repaired(root: Path) -> List[str]:
@@ -447,4 +449,4 @@ def look_repaired(root: Path) -> List[str]:
     whose = identity.find_identity(store)
     assert whose is not None
     rebuild.rebuild_all(store, whose, dry_run=False)
-    return [entry.attempt for entry in selection.walk(store)]
+    return [entry.checkpoint_id for entry in selection.walk(store)]

@@ -81,14 +81,14 @@ def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -
         job.step()
         handle = manager.save(step, job.state)
         assert handle.wait("durable", 60), handle
-        assert handle.stall_ms > 0 and handle.attempt
+        assert handle.stall_ms > 0 and handle.checkpoint_id
     want = job.fingerprint()
     assert manager.close() and segments() == []
 
     job, manager = Job(), Manager(root)
     got = manager.restore(job.state)
     assert isinstance(got, Restored) and (got.step, got.next_step, got.tier, got.seq) == (2, 3, "storage", 3)
-    assert got.attempt == handle.attempt and manager.run == "demo" and manager.epoch == 2
+    assert got.checkpoint_id == handle.checkpoint_id and manager.run == "demo" and manager.epoch == 2
     assert job.fingerprint() == want
     assert manager.close() and segments() == []
     with pytest.raises(RunIsOwned):
@@ -152,7 +152,7 @@ def test_what_died_with_the_agent_is_restored_from_memory_and_then_committed(roo
     assert isinstance(got, Restored) and (got.step, got.tier) == (1, "memory")
     assert job.fingerprint() == want
     assert manager.close() and segments() == []
-    newest = catalog.attempts(root)[0]
+    newest = catalog.list_checkpoints(root)[0]
     assert newest.committed and newest.name.step == 1 and newest.name.epoch == 1
 
 
@@ -189,7 +189,7 @@ def test_a_save_without_a_free_slot_is_skipped_and_says_so(root: str) -> None:
     assert handles[0].wait("durable", 60) and handles[1].wait("durable", 60)
     assert manager.save(3, job.state).wait("durable", 60)
     assert manager.close() and segments() == []
-    assert [entry.name.step for entry in catalog.attempts(root)] == [3, 1, 0]
+    assert [entry.name.step for entry in catalog.list_checkpoints(root)] == [3, 1, 0]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -211,7 +211,7 @@ def test_a_failed_write_is_visible_and_keeps_the_only_copy(root: str) -> None:
     got = manager.restore(job.state)
     assert isinstance(got, Restored) and got.tier == "memory"
     assert manager.close() and segments() == []
-    assert [entry.name.step for entry in catalog.attempts(root)] == [0]
+    assert [entry.name.step for entry in catalog.list_checkpoints(root)] == [0]
 
 
 def test_layout_may_change_between_saves(root: str) -> None:
@@ -263,7 +263,7 @@ def test_the_agent_ends_by_itself_when_its_trainer_is_gone(root: str) -> None:
     handle = manager.save(0, job.state)
     manager._agent.detach()  # what the kernel does when the trainer dies
     assert manager._agent.wait_exit(10)
-    assert [entry.committed for entry in catalog.attempts(root)] == [True]
+    assert [entry.committed for entry in catalog.list_checkpoints(root)] == [True]
     assert process.identify(manager._agent.pid) is None and handle.seq == 1
     from hyperpod_kit.checkpoint.commands import cli
 

@@ -202,4 +202,4 @@ def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(
     inner[place[-1]] = value
     store.replace(name, manifest.seal_json(body))
     found = selection.newest(store, lambda attempt: verify.verify_checkpoint(store, attempt))[1]
-    assert found.attempt == old and found.rejected[0][0] == new
+    assert found.checkpoint_id == old and found.rejected[0][0] == new

@@ -85,7 +85,7 @@ def test_what_cannot_be_had_is_named_and_leaves_no_file(root: Path, capsys: pyte
 
 
 def test_a_flipped_bit_goes_back_to_the_one_before(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    newest = catalog.attempts(root)[0].attempt
+    newest = catalog.list_checkpoints(root)[0].checkpoint_id
     flip(root / newest / "shard-00000.safetensors", -100_000)
     flip(root / newest / "shard-00000.safetensors", 4096 + 8)
     assert got(root, "model.0.weight", "w.npy").tolist() == [[1.0] * 3] * 5

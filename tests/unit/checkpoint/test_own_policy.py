@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import CheckpointFacts, Latest, Manager, Policy, State, attempts  # noqa: E402
+from hyperpod_kit.checkpoint import CheckpointFacts, Latest, Manager, Policy, State, list_checkpoints  # noqa: E402
 
 
 class EvenSteps(Policy):
     def keeps(self, facts: Sequence[CheckpointFacts]) -> set[str]:
-        return {one.attempt for one in facts if one.step % 2 == 0}
+        return {one.checkpoint_id for one in facts if one.step % 2 == 0}
 
 
 class Broken(Policy):
@@ -31,7 +31,7 @@ def steps(root: Path, keep: Policy, last: int) -> list[int]:
         begin = manager.restore(state).next_step
         for step in range(begin, last + 1):
             assert manager.save(step, state).wait("durable", 60)
-    return [entry.name.step for entry in attempts(str(root)) if entry.name is not None]
+    return [entry.name.step for entry in list_checkpoints(str(root)) if entry.name is not None]
 
 
 def test_it_is_asked_after_each_save_and_the_newest_stays(shm: Path, tmp_path: Path) -> None:

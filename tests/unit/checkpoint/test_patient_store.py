@@ -160,7 +160,7 @@ def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatc
             with Manager(str(root)) as manager, monkeypatch.context() as faulty:
                 failing(faulty, kind, method, once_in_a_while)
                 found = manager.restore(State(torch.nn.Linear(100, 100)))
-            assert isinstance(found, Restored) and (found.attempt, found.rejected) == (newest, ())
+            assert isinstance(found, Restored) and (found.checkpoint_id, found.rejected) == (newest, ())
             if not fault.failed:
                 break
             skipped += 1

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, Peeked, Restored, State, load_state
+from hyperpod_kit.checkpoint import CheckpointInfo, Manager, Restored, State, load_state
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from tests.support.damage import flip
@@ -42,11 +42,11 @@ def root(shm: Path, tmp_path: Path) -> str:
 def saved(root: str) -> list[str]:
     """Steps 1, 2 and 3, whose weights are their number; the attempts, newest first."""
     with Manager(root) as manager:
-        assert manager.peek() is None
+        assert manager.inspect() is None
         for step in (1, 2, 3):
             handle = manager.save(step, State(net(step), extra=said(step), rng=False), metrics={"loss": step / 2})
             assert handle.wait("durable", 60), handle
-    return [entry.attempt for entry in catalog.attempts(root)]
+    return [entry.checkpoint_id for entry in catalog.list_checkpoints(root)]
 
 
 def newest_file(root: str, attempt: str, name: str) -> Path:
@@ -56,14 +56,18 @@ def newest_file(root: str, attempt: str, name: str) -> Path:
 
 def test_a_peek_says_what_is_beside_the_tensors(root: str, saved: list[str]) -> None:
     with Manager(root) as manager:
-        found = manager.peek()
-        assert isinstance(found, Peeked) and (found.step, found.next_step, found.attempt) == (3, 4, saved[0])
+        found = manager.inspect()
+        assert isinstance(found, CheckpointInfo) and (found.step, found.next_step, found.checkpoint_id) == (
+            3,
+            4,
+            saved[0],
+        )
         assert found.extra == {"step": 3, "words": ["ä", 1.5, b"x"], "tensor": None} and found.metrics == {"loss": 1.5}
-        older = manager.peek(saved[2])
+        older = manager.inspect(saved[2])
         assert older is not None and older.extra["step"] == 1
         model, extra = net(), said(0)
         got = manager.restore(State(model, extra=extra, rng=False))
-        assert isinstance(got, Restored) and got.attempt == found.attempt and extra["step"] == 3
+        assert isinstance(got, Restored) and got.checkpoint_id == found.checkpoint_id and extra["step"] == 3
         assert float(parameter(model, "0.weight")[0, 0]) == 3.0
 
 
@@ -72,10 +76,10 @@ def test_a_peek_does_not_cost_the_memory_tier(root: str) -> None:
     assert manager.save(1, State(net(1), extra=said(1), rng=False)).wait("sealed", 60)
     abandon(manager)
     with Manager(root) as again:
-        found = again.peek()
+        found = again.inspect()
         assert found is not None and found.extra["step"] == 1
         got = again.restore(State(net(), extra=said(0), rng=False))
-        assert isinstance(got, Restored) and got.tier == "memory" and got.attempt == found.attempt
+        assert isinstance(got, Restored) and got.tier == "memory" and got.checkpoint_id == found.checkpoint_id
 
 
 def test_a_damaged_tree_is_passed_over_and_damaged_tensors_are_found_by_the_restore(
@@ -86,11 +90,11 @@ def test_a_damaged_tree_is_passed_over_and_damaged_tensors_are_found_by_the_rest
     path = newest_file(root, saved[1], "shard-*")
     flip(path, path.stat().st_size // 2)
     with Manager(root) as manager:
-        found = manager.peek()
-        assert found is not None and found.attempt == saved[1]
+        found = manager.inspect()
+        assert found is not None and found.checkpoint_id == saved[1]
         assert [attempt for attempt, _ in found.rejected] == [saved[0]]
         got = manager.restore(State(net(), extra=said(0), rng=False))
-        assert isinstance(got, Restored) and got.attempt == saved[2]
+        assert isinstance(got, Restored) and got.checkpoint_id == saved[2]
 
 
 def test_weights_are_read_beside_a_run_that_goes_on(root: str, saved: list[str]) -> None:
@@ -98,7 +102,7 @@ def test_weights_are_read_beside_a_run_that_goes_on(root: str, saved: list[str])
         manager.restore(State(net(), extra=said(0), rng=False))
         for attempt, value in ((None, 3.0), (saved[1], 2.0)):
             model = net()
-            got = load_state(root, State(model, rng=False), attempt=attempt)
+            got = load_state(root, State(model, rng=False), checkpoint_id=attempt)
             assert float(parameter(model, "1.bias")[0]) == value and got.tier == "storage"
         assert manager.save(4, State(net(4), extra=said(4), rng=False)).wait("durable", 60)
 
@@ -107,9 +111,9 @@ def test_one_that_is_named_is_read_or_nothing(root: str, saved: list[str]) -> No
     path = newest_file(root, saved[1], "shard-*")
     flip(path, path.stat().st_size // 2)
     with pytest.raises(NoValidCheckpoint, match=saved[1]):
-        load_state(root, State(net(), rng=False), attempt=saved[1])
+        load_state(root, State(net(), rng=False), checkpoint_id=saved[1])
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        load_state(root, State(net(), rng=False), attempt="seq-000099.step-0000000099.e1-abcdef")
+        load_state(root, State(net(), rng=False), checkpoint_id="seq-000099.step-0000000099.e1-abcdef")
 
 
 def test_nothing_was_ever_committed(root: str) -> None:

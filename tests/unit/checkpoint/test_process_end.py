@@ -84,7 +84,8 @@ def test_an_end_without_close_is_the_programs_own_end(
     if how != "making slots":
         until(
             lambda: all(
-                [entry.committed for entry in catalog.attempts(str(tmp_path / str(n)))] == [True] for n in range(times)
+                [entry.committed for entry in catalog.list_checkpoints(str(tmp_path / str(n)))] == [True]
+                for n in range(times)
             )
         )
 
@@ -118,7 +119,7 @@ def test_a_forked_child_is_refused_and_the_parents_saves_are_its_own(shm: Path, 
         assert child(call) == 0
     assert manager.save(9, state).wait("durable", 60)
     assert manager.close()
-    assert [entry.name.step for entry in catalog.attempts(str(tmp_path / "run"))] == [9, 0]
+    assert [entry.name.step for entry in catalog.list_checkpoints(str(tmp_path / "run"))] == [9, 0]
 
 
 class Data(torch.utils.data.Dataset):  # type: ignore[type-arg]

@@ -56,7 +56,8 @@ def saved(root: Path) -> Dict[str, bytes]:
             metrics = {"loss": float("nan"), "rate": 1.5}
             assert manager.save(step, trained(step), on_busy="wait", metrics=metrics).wait("durable", 60)
     return {
-        entry.attempt: (root / entry.attempt / "MANIFEST.json").read_bytes() for entry in catalog.attempts(str(root))
+        entry.checkpoint_id: (root / entry.checkpoint_id / "MANIFEST.json").read_bytes()
+        for entry in catalog.list_checkpoints(str(root))
     }
 
 
@@ -72,8 +73,8 @@ def lost(whole: Path, tmp_path: Path) -> Path:
     """The same, its manifests gone."""
     root = tmp_path / "root"
     shutil.copytree(whole, root)
-    for entry in catalog.attempts(str(root)):
-        (root / entry.attempt / "MANIFEST.json").unlink()
+    for entry in catalog.list_checkpoints(str(root)):
+        (root / entry.checkpoint_id / "MANIFEST.json").unlink()
     return root
 
 
@@ -83,7 +84,7 @@ def repair(root: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple
 
 
 def names(root: Path) -> List[str]:
-    return [entry.attempt for entry in catalog.attempts(str(root))]
+    return [entry.checkpoint_id for entry in catalog.list_checkpoints(str(root))]
 
 
 def same_but_for_what_is_lost(rebuilt: bytes, original: bytes) -> None:
@@ -185,7 +186,7 @@ def test_what_does_not_prove_itself_is_named_and_left(
     assert [(one["attempt"], one["written"]) for one in others] == [(name, True) for name in older]
     assert [one["attempt"] for one in told["lost"]] == [newest]
     assert not (lost / newest / "MANIFEST.json").exists()
-    assert selection.newest_valid(str(lost)).attempt == older[0]
+    assert selection.newest_valid(str(lost)).checkpoint_id == older[0]
 
 
 def test_a_shard_of_another_attempt_is_not_taken(lost: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +258,7 @@ def test_what_was_left_to_begin_anew_can_be_rebuilt_and_stays_left(
     assert (code, len(told["manifests"])) == (0, 3)
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(str(lost))
-    assert loading.load_state(lost, trained(1), attempt=names(lost)[0]).step == 29
+    assert loading.load_state(lost, trained(1), checkpoint_id=names(lost)[0]).step == 29
 
 
 def test_a_seal_is_passed_over_by_who_does_not_know_it(whole: Path) -> None:

@@ -48,7 +48,7 @@ def saved(root: str) -> list[str]:
     with Manager(root, keep=None) as manager:
         for step in (1, 2, 3):
             save(manager, step, step)
-    return [entry.attempt for entry in reversed(catalog.attempts(root))]
+    return [entry.checkpoint_id for entry in reversed(catalog.list_checkpoints(root))]
 
 
 def test_it_is_that_one_and_what_is_saved_then_is_the_newest(
@@ -57,17 +57,17 @@ def test_it_is_that_one_and_what_is_saved_then_is_the_newest(
     monkeypatch.setenv("HPK_RESUME_FROM", saved[0])  # the program's word counts more
     with Manager(root, keep=None) as manager:
         state = state_of()
-        peeked = manager.peek(saved[1])
+        peeked = manager.inspect(saved[1])
         assert peeked is not None and peeked.step == 2
-        got = manager.restore(state, attempt=saved[1])
-        assert isinstance(got, Restored) and (got.step, got.attempt, weight(state)) == (2, saved[1], 2.0)
+        got = manager.restore(state, checkpoint_id=saved[1])
+        assert isinstance(got, Restored) and (got.step, got.checkpoint_id, weight(state)) == (2, saved[1], 2.0)
         save(manager, 3, 30.0)
     monkeypatch.delenv("HPK_RESUME_FROM")
     with Manager(root, keep=None) as manager:
         state = state_of()
         got = manager.restore(state)
         assert isinstance(got, Restored) and (got.step, weight(state)) == (3, 30.0)
-    assert set(saved) < {entry.attempt for entry in catalog.attempts(root)}
+    assert set(saved) < {entry.checkpoint_id for entry in catalog.list_checkpoints(root)}
 
 
 def test_it_goes_back_in_the_midst_of_training(root: str, saved: list[str]) -> None:
@@ -75,7 +75,7 @@ def test_it_goes_back_in_the_midst_of_training(root: str, saved: list[str]) -> N
         state = state_of()
         manager.restore(state)
         save(manager, 4, float("nan"))
-        got = manager.restore(state, attempt=saved[2])
+        got = manager.restore(state, checkpoint_id=saved[2])
         assert isinstance(got, Restored) and (got.step, weight(state)) == (3, 3.0)
         save(manager, 4, 4.0)
     with Manager(root, keep=None) as manager:
@@ -91,20 +91,20 @@ def test_what_is_newer_and_only_in_memory_is_given_up(root: str, saved: list[str
     abandon(manager)
     with Manager(root, keep=None) as manager:
         state = state_of()
-        got = manager.restore(state, attempt=saved[2])
+        got = manager.restore(state, checkpoint_id=saved[2])
         assert isinstance(got, Restored) and (got.step, weight(state), got.rejected) == (3, 3.0, ())
     with Manager(root, keep=None) as manager:
         got = manager.restore(state_of())
-        assert isinstance(got, Restored) and got.attempt == saved[2]
+        assert isinstance(got, Restored) and got.checkpoint_id == saved[2]
 
 
 def test_one_that_is_damaged_or_not_there_is_an_error_and_no_other_is_taken(root: str, saved: list[str]) -> None:
     flip(next(Path(root, saved[1]).glob("shard-*")), 4096 + 8)
     with Manager(root, keep=None) as manager:
         with pytest.raises(NoValidCheckpoint, match=saved[1]):
-            manager.restore(state_of(), attempt=saved[1])
+            manager.restore(state_of(), checkpoint_id=saved[1])
         with pytest.raises(CheckpointError, match=r"seq-000099.* is not a committed checkpoint"):
-            manager.restore(state_of(), attempt="seq-000099.step-0000000099.e1-abcdef")
+            manager.restore(state_of(), checkpoint_id="seq-000099.step-0000000099.e1-abcdef")
         state = state_of()
-        got = manager.restore(state, attempt=saved[0])
+        got = manager.restore(state, checkpoint_id=saved[0])
         assert isinstance(got, Restored) and (got.step, weight(state)) == (1, 1.0)

@@ -48,9 +48,9 @@ def every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_order(heard: List[RestoreProgress], attempt: str) -> bool:
-    done = [one.done for one in heard]
-    whole = {one.whole for one in heard}
-    return done == sorted(done) and whole == {done[-1]} and {one.attempt for one in heard} == {attempt}
+    done = [one.bytes_read for one in heard]
+    whole = {one.bytes_total for one in heard}
+    return done == sorted(done) and whole == {done[-1]} and {one.checkpoint_id for one in heard} == {attempt}
 
 
 def from_storage(root: Path, hear: Callable[[RestoreProgress], None]) -> Restored:
@@ -77,14 +77,14 @@ def test_it_is_told_with_each_chunk_and_at_the_end(root: Path, read: Any, tier: 
     heard: List[RestoreProgress] = []
     restored = read(root, heard.append)
     assert restored.tier == tier and len(heard) > 2
-    assert in_order(heard, restored.attempt)
-    assert 72_000_000 < heard[-1].whole <= restored.bytes
+    assert in_order(heard, restored.checkpoint_id)
+    assert 72_000_000 < heard[-1].bytes_total <= restored.bytes
 
 
 def test_a_short_one_says_only_its_end(root: Path) -> None:
     heard: List[RestoreProgress] = []
     restored = from_storage(root, heard.append)
-    assert heard[-1].done == heard[-1].whole and in_order(heard, restored.attempt)
+    assert heard[-1].bytes_read == heard[-1].bytes_total and in_order(heard, restored.checkpoint_id)
 
 
 @pytest.mark.usefixtures("every_chunk")
@@ -115,7 +115,7 @@ def test_seldom_to_who_asked_and_more_seldom_in_the_log(caplog: pytest.LogCaptur
     for _ in range(100):
         clock.now += 0.125  # floats have it exactly
         read(1_000_000)
-    assert [one.done // 1_000_000 for one in heard] == [*range(4, 101, 4)] and len(caplog.messages) == 2
+    assert [one.bytes_read // 1_000_000 for one in heard] == [*range(4, 101, 4)] and len(caplog.messages) == 2
     assert caplog.messages[0].endswith("of 100 MB of seq-1")
 
 
@@ -128,7 +128,12 @@ def test_bytes_that_were_not_expected_do_not_go_beyond_the_whole() -> None:
     read.begin("seq-0", 5)  # the next tier or attempt
     read(1)
     read.end()
-    assert [(one.attempt, one.done) for one in heard] == [("seq-1", 8), ("seq-1", 10), ("seq-0", 1), ("seq-0", 5)]
+    assert [(one.checkpoint_id, one.bytes_read) for one in heard] == [
+        ("seq-1", 8),
+        ("seq-1", 10),
+        ("seq-0", 1),
+        ("seq-0", 5),
+    ]
 
 
 def test_threads_do_not_wait_for_who_hears_slowly() -> None:
@@ -149,4 +154,4 @@ def test_threads_do_not_wait_for_who_hears_slowly() -> None:
     go_on.set()
     first.join(60)
     read.end()
-    assert [one.done for one in heard] == [10, 30]
+    assert [one.bytes_read for one in heard] == [10, 30]

@@ -40,7 +40,7 @@ def store_of() -> MemoryStore:
 
 
 def left(store: MemoryStore) -> List[str]:
-    return [entry.attempt for entry in catalog.attempts(store)]
+    return [entry.checkpoint_id for entry in catalog.list_checkpoints(store)]
 
 
 def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
@@ -50,7 +50,7 @@ def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
     assert left(store) == [names[6], names[5], names[2], names[0]]
     assert done.deleted == (names[1], names[3], names[4]) and done.remaining == ()
     assert not [name for name in store._objects if name.startswith((names[1], names[3], names[4]))]
-    assert selection.newest_valid(store).attempt == names[6]
+    assert selection.newest_valid(store).checkpoint_id == names[6]
 
 
 def test_no_shard_is_opened_where_a_newer_one_was_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_the_newest_valid_one_is_one_whose_files_are_there() -> None:
     store.delete(f"{names[2]}/{layout.shard_file(0)}")
     retention.enforce(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[1]]
-    assert selection.newest_valid(store).attempt == names[1]
+    assert selection.newest_valid(store).checkpoint_id == names[1]
 
 
 def test_a_stricter_judge_may_be_asked() -> None:
@@ -312,10 +312,10 @@ def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Pat
         env={**os.environ, "HPK_FAILPOINT": place, "PYTHONPATH": os.getcwd()},
     )
     assert end.returncode == -signal.SIGKILL
-    for entry in catalog.attempts(store):
+    for entry in catalog.list_checkpoints(store):
         if entry.committed:
-            verify.verify_checkpoint(store, entry.attempt)
-    assert selection.newest_valid(store).attempt == names[3]
+            verify.verify_checkpoint(store, entry.checkpoint_id)
+    assert selection.newest_valid(store).checkpoint_id == names[3]
     retention.enforce(store, Latest(1), SMALL_RUN)
     assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, layout.RUN_FILE, layout.PROOFS, names[3]]
 
@@ -376,13 +376,13 @@ def test_the_newest_valid_one_survives_any_policy_and_any_crash(
         safe.add(before)
     gone = {name.partition("/")[0] for name in content if name not in store._objects}
     assert not gone & safe
-    for entry in catalog.attempts(store):
+    for entry in catalog.list_checkpoints(store):
         if entry.committed:  # whatever still has a manifest has all that it had
-            assert all(name in store._objects for name in content if name.startswith(entry.attempt + "/"))
+            assert all(name in store._objects for name in content if name.startswith(entry.checkpoint_id + "/"))
 
 
 def outcome(store: MemoryStore) -> str:
     try:
-        return selection.newest_valid(store).attempt
+        return selection.newest_valid(store).checkpoint_id
     except (NoCheckpoint, NoValidCheckpoint) as err:
         return type(err).__name__

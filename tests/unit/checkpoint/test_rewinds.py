@@ -28,15 +28,15 @@ def back(store: Store, attempt: str, by: str = "") -> None:
 
 
 def newest(store: Store) -> str:
-    assert selection.newest_valid(store).attempt == selection.newest_whole(store).attempt
-    return selection.newest_whole(store).attempt
+    assert selection.newest_valid(store).checkpoint_id == selection.newest_complete(store).checkpoint_id
+    return selection.newest_complete(store).checkpoint_id
 
 
 def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
     back(store, names[1], "alice")
     assert newest(store) == names[1]
-    assert [entry.attempt for entry in selection.walk(store)] == [names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(store)] == [names[1], names[0]]
     # A capture of the branch that was left, which a flush commits late.
     late = put_checkpoint(store, 5)
     assert newest(store) == names[1]
@@ -50,7 +50,7 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
 def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
     back(store, names[0])
-    assert [entry.attempt for entry in selection.walk(store, first=names[2])] == [names[2], names[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(store, first=names[2])] == [names[2], names[0]]
 
 
 def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) -> None:
@@ -58,7 +58,7 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
     back(store, names[0])
     back(store, names[2])
     assert newest(store) == names[2]
-    assert [entry.attempt for entry in selection.walk(store)] == [names[2], names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(store)] == [names[2], names[1], names[0]]
     [standing] = rollbacks.read_records(store)
     assert isinstance(standing, rollbacks.Rollback) and standing.attempt == names[2]
 
@@ -68,7 +68,7 @@ def test_two_steps_back_leave_two_branches(store: Store) -> None:
     back(store, first[1])
     second = [put_checkpoint(store, seq, epoch=2) for seq in (3, 4)]
     back(store, second[0])
-    assert [entry.attempt for entry in selection.walk(store)] == [second[0], first[1], first[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(store)] == [second[0], first[1], first[0]]
 
 
 def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Store) -> None:
@@ -76,7 +76,7 @@ def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Sto
     back(store, names[0])
     shutil.rmtree(Path(store.url, names[0]))
     with pytest.raises(NoValidCheckpoint, match=f"left on purpose: the run went back to {names[0]}"):
-        selection.newest_whole(store)
+        selection.newest_complete(store)
 
 
 def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store) -> None:
@@ -102,7 +102,7 @@ def test_a_damaged_record_is_not_overlooked(store: Store, text: bytes) -> None:
     back(store, name)
     Path(store.url, layout.ROLLBACKS, "000001.json").write_bytes(text)
     with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is not to be trusted"):
-        selection.newest_whole(store)
+        selection.newest_complete(store)
 
 
 def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) -> None:
@@ -111,7 +111,7 @@ def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) ->
     other = put_checkpoint(store, 2, epoch=2)
     back(store, first[1])
     back(store, other)
-    assert [entry.attempt for entry in selection.walk(store)] == [other, first[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(store)] == [other, first[0]]
 
 
 @pytest.mark.parametrize("change", [{"epoch": 10**17}, {"order": [1, 0]}, {"attempt": "seq-1"}, {"epoch": True}])
@@ -122,7 +122,7 @@ def test_a_record_that_contradicts_itself_is_not_believed(store: Store, change: 
     body = {key: value for key, value in json.loads(path.read_text()).items() if key != "self"}
     path.write_bytes(manifest.seal_json({**body, **change}))
     with pytest.raises(CheckpointError, match="is not to be trusted: it is none of ours"):
-        selection.newest_whole(store)
+        selection.newest_complete(store)
 
 
 @pytest.mark.needs("root")
@@ -133,4 +133,4 @@ def test_what_another_user_has_written_is_not_believed(store: Store) -> None:
     back(store, names[0])
     os.chown(Path(store.url, layout.ROLLBACKS, "000001.json"), 4242, -1)
     with pytest.raises(CheckpointError, match="belongs to uid 4242"):
-        selection.newest_whole(store)
+        selection.newest_complete(store)

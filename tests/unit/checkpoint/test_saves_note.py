@@ -250,7 +250,7 @@ def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> N
         failure_rows.write_row(where, whose, row)
         failure_rows.write_row(where, whose, row._replace(why="said again by the next agent"))
     assert failure_rows.read_newest(where) == rows[-1]
-    assert catalog.attempts(where) == [] and retention.enforce(where, policy.Latest(1), whose).remaining == ()
+    assert catalog.list_checkpoints(where) == [] and retention.enforce(where, policy.Latest(1), whose).remaining == ()
 
 
 def test_words_on_the_root_that_are_none_are_passed_over(tmp_path: Path) -> None:

@@ -53,13 +53,13 @@ def test_what_a_job_commits_during_the_walk_is_not_lost(
         return iter(entries)
 
     monkeypatch.setattr(catalog, "newest_first", listed_before_the_commit)
-    assert selection.newest_valid(root).attempt == attempt
+    assert selection.newest_valid(root).checkpoint_id == attempt
 
 
 def test_order_is_by_epoch_and_seq_and_never_by_step(committed) -> None:
     committed(epoch=1, seq=20, step=200)
     root, rolled_back = committed(epoch=2, seq=21, step=110)
-    assert selection.newest_valid(root).attempt == rolled_back
+    assert selection.newest_valid(root).checkpoint_id == rolled_back
     committed(epoch=3, seq=5, step=1)
     assert selection.newest_valid(root).step == 1
     assert catalog.highest_epoch_and_seq(root) == (3, 21)
@@ -69,10 +69,10 @@ def test_what_is_passed_over_is_taken_only_when_nothing_else_is_valid(committed)
     root, older = committed(seq=1)
     newest = committed(seq=2)[1]
     found = selection.newest_valid(root, {newest: "it ends every run"})
-    assert (found.attempt, found.rejected) == (older, ((newest, "it ends every run"),))
+    assert (found.checkpoint_id, found.rejected) == (older, ((newest, "it ends every run"),))
     flip(Path(root) / older / "shard-00000.safetensors", 5000)
     found = selection.newest_valid(root, {newest: "it ends every run"})
-    assert found.attempt == newest and [name for name, _ in found.rejected] == [older]
+    assert found.checkpoint_id == newest and [name for name, _ in found.rejected] == [older]
 
 
 def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch
 
     monkeypatch.setattr(verify, "verify_checkpoint", verify_attempt)
     found = selection.newest_valid(root)
-    assert (found.attempt, found.unread) == (older, (unreadable,))
+    assert (found.checkpoint_id, found.unread) == (older, (unreadable,))
     assert [name for name, _ in found.rejected] == [unreadable, damaged]
 
 
@@ -104,7 +104,7 @@ def test_an_io_error_does_not_lead_to_an_older_one_unless_the_caller_decides(com
     with pytest.raises(StorageUnreadable, match=f"{newest}: cannot be read: Input/output error"):
         selection.newest(root, take)
     taken, found = selection.newest(root, take, past_unread=True)
-    assert (taken, found.attempt, found.unread) == (older, older, (newest,))
+    assert (taken, found.checkpoint_id, found.unread) == (older, older, (newest,))
 
 
 def test_what_is_marked_comes_last_for_every_reader(committed) -> None:
@@ -128,7 +128,7 @@ def test_walks_back_with_a_reason_for_each(committed) -> None:
     shutil.copytree(base / names[0], base / "seq-000009.step-0000000010.e9-beef")
     flip(base / names[3] / "extra.json", 3)
     found = selection.newest_valid(root)
-    assert (found.attempt, found.seq) == (oldest, 1)
+    assert (found.checkpoint_id, found.seq) == (oldest, 1)
     reasons = dict(found.rejected)
     assert [name for name, _ in found.rejected] == ["seq-000009.step-0000000010.e9-beef", *reversed(names)]
     assert "does not belong into this directory" in reasons["seq-000009.step-0000000010.e9-beef"]
@@ -141,7 +141,7 @@ def test_walks_back_with_a_reason_for_each(committed) -> None:
 def test_told_where_to_begin(committed) -> None:
     names = [committed(seq=seq)[1] for seq in (1, 2, 3)]
     root = committed(seq=4)[0]
-    assert [entry.attempt for entry in selection.walk(root, first=names[1])] == [names[1], names[0]]
+    assert [entry.checkpoint_id for entry in selection.walk(root, first=names[1])] == [names[1], names[0]]
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
         list(selection.walk(root, first="seq-000099.step-0000000010.e1-abcd"))
 
@@ -159,7 +159,7 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
     strangers = put_checkpoint(store, 6, epoch=2)
 
     def given(own: Optional[str]) -> List[str]:
-        return [entry.attempt for entry in selection.walk(store, first=told, attempt=own)]
+        return [entry.checkpoint_id for entry in selection.walk(store, first=told, attempt=own)]
 
     assert given("7.0.1") == [own[1], own[0], told, before]
     assert given("7.0.2") == given(None) == [told, before]
@@ -193,7 +193,7 @@ def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: 
     pytest.importorskip("xxhash")
     committed(seq=1)
     root, newest = committed(seq=2, algorithm="xxh3")
-    assert selection.newest_valid(root).attempt == newest
+    assert selection.newest_valid(root).checkpoint_id == newest
     monkeypatch.setitem(sys.modules, "xxhash", None)
     monkeypatch.setattr(xxh3, "load", lambda: None)
     with pytest.raises(DigestUnavailable):
@@ -230,4 +230,4 @@ def test_a_shard_of_another_save_in_its_place_is_found(committed) -> None:
     _, new = committed(seq=2)
     shutil.copy(Path(root) / old / layout.shard_file(0), Path(root) / new / layout.shard_file(0))
     found = selection.newest_valid(root)
-    assert found.attempt == old and "(digests)" in found.rejected[0][1]
+    assert found.checkpoint_id == old and "(digests)" in found.rejected[0][1]

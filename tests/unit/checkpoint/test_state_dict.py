@@ -79,7 +79,7 @@ def test_a_save_without_a_step_or_without_a_root_is_refused(shm: Path, tmp_path:
         assert first.step == 12
         values["x"] += 1
         dcp.save(values, step=13)
-        assert dcp.load(values, checkpoint_id=f"{tmp_path}/root/{first.attempt}").next_step == 13
+        assert dcp.load(values, checkpoint_id=f"{tmp_path}/root/{first.checkpoint_id}").next_step == 13
         assert not values["x"].any()
 
 

@@ -138,7 +138,7 @@ def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, servic
     newest = put_checkpoint(own, 2001, epoch=2)
     latest.write(own, str(layout.CheckpointId(1990, 1990, 1, "abcd")))
     service.requests.clear()
-    assert selection.newest_valid(own).attempt == newest
+    assert selection.newest_valid(own).checkpoint_id == newest
     listings = [entry for entry in service.requests.entries("GET") if "list-type=2" in entry.query]
     assert 1 <= len(listings) <= 3
 

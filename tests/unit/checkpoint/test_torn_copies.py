@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from hyperpod_kit.checkpoint import Manager, State, attempts, load_state, staging  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State, list_checkpoints, load_state, staging  # noqa: E402
 from hyperpod_kit.checkpoint.copied_sources import CopyGuard  # noqa: E402
 from hyperpod_kit.checkpoint.sampled_chunks import SampledChunks  # noqa: E402
 from hyperpod_kit.checkpoint.sampled_words import SampledWords  # noqa: E402
@@ -234,14 +234,14 @@ def test_no_tensor_of_a_checkpoint_is_half_of_one_moment_and_half_of_another(
     handles.append(manager.save(40, state, on_busy="wait"))
     assert manager.close()
     assert any(handle.state == "failed" for handle in handles) and handles[-1].state == "durable"
-    for attempt in attempts(root):
+    for attempt in list_checkpoints(root):
         copy = torch.nn.ParameterList([torch.empty_like(weight) for weight in model])
-        load_state(root, State(copy, rng=False), attempt=attempt.attempt)
+        load_state(root, State(copy, rng=False), checkpoint_id=attempt.checkpoint_id)
         torn = [number for number, weight in enumerate(copy) if not bool((weight == weight[0]).all())]
         moments = copies[int(attempt.name.step)]
         # A thread may have been stopped within its write for all of the copy: then nothing was written meanwhile.
         stopped = any(write.begun < moments.begun and write.ended > moments.ended for write in writes)
-        assert torn == [] or stopped, attempt.attempt
+        assert torn == [] or stopped, attempt.checkpoint_id
 
 
 # --- samples --------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ try:
     while not os.path.exists(stop):
         handle = manager.save(step, state, on_busy="wait")
         handle.wait("durable", 30)
-        tell(step=step, state=handle.state, attempt=handle.attempt, reason=handle.reason)
+        tell(step=step, state=handle.state, attempt=handle.checkpoint_id, reason=handle.reason)
         step += 1
         time.sleep(0.02)
 except Exception as err:

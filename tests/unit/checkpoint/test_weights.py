@@ -66,7 +66,7 @@ def test_whatever_a_tree_is_the_older_checkpoint_is_taken(shm: Path, tmp_path: P
     """Whoever may write to the root seals what he wants: no rank may leave the others waiting over it."""
     saved(tmp_path, saves=2)
     store = PosixStore(str(tmp_path))
-    newest, older = [entry.attempt for entry in catalog.newest_first(store)]
+    newest, older = [entry.checkpoint_id for entry in catalog.newest_first(store)]
     folder = tmp_path / newest
     body = manifest.open_json((folder / layout.MANIFEST_FILE).read_bytes(), layout.MANIFEST_FILE)
     body["extra"].update(size=len(extra), root=digest.small(extra))
@@ -74,9 +74,9 @@ def test_whatever_a_tree_is_the_older_checkpoint_is_taken(shm: Path, tmp_path: P
         (folder / name).unlink()
         (folder / name).write_bytes(data)
     got = load_weights(tmp_path, net())
-    assert got.attempt == older and [name for name, _ in got.rejected] == [newest]
+    assert got.checkpoint_id == older and [name for name, _ in got.rejected] == [newest]
     with pytest.raises(CheckpointError):
-        load_weights(tmp_path, net(), attempt=newest)
+        load_weights(tmp_path, net(), checkpoint_id=newest)
 
 
 def test_all_of_it_in_another_type_and_untied(shm: Path, tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def test_a_flipped_bit_walks_back_and_a_named_attempt_does_not(shm: Path, tmp_pa
     with pytest.raises(NoCheckpoint):
         load_weights(tmp_path / "none", net())
     saved(tmp_path, saves=2)
-    newest, older = (entry.attempt for entry in catalog.attempts(tmp_path))
+    newest, older = (entry.checkpoint_id for entry in catalog.list_checkpoints(tmp_path))
     flip(tmp_path / newest / "shard-00000.safetensors", 4096 + 8)
     got = load_weights(tmp_path, model := net())
-    assert (got.step, got.attempt) == (1, older) and model[0].weight.unique().tolist() == [1.0]
+    assert (got.step, got.checkpoint_id) == (1, older) and model[0].weight.unique().tolist() == [1.0]
     assert [name for name, _ in got.rejected] == [newest] and "bytes" in got.rejected[0][1]
     with pytest.raises(NoValidCheckpoint):
-        load_weights(tmp_path, net(), attempt=newest)
+        load_weights(tmp_path, net(), checkpoint_id=newest)
     flip(tmp_path / older / "extra.json", 10)
     with pytest.raises(NoValidCheckpoint, match="extra"):
         load_weights(tmp_path, net())

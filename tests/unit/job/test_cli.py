@@ -48,14 +48,14 @@ def test_going_back_waits_for_no_job_that_uses_the_root(
     name = commit_checkpoint(str(tmp_path), 1, 1, 40)
     left = commit_checkpoint(str(tmp_path), 1, 2, 50)
     assert cli.main(["rewind", str(tmp_path), name]) == 0
-    assert name in capsys.readouterr().out and selection.newest_whole(str(tmp_path)).attempt == name
+    assert name in capsys.readouterr().out and selection.newest_complete(str(tmp_path)).checkpoint_id == name
     (tmp_path / ".hpk").mkdir()
     (tmp_path / ".hpk" / "owner-000001.json").write_text('{"job": "9", "t": 1.0}')
     monkeypatch.setattr("hyperpod_kit.job.ownership._word", lambda runner, job: "RUNNING")
     with pytest.raises(RunIsOwned, match="is used by job 9, which is RUNNING") as caught:
         cli.main(["rewind", str(tmp_path), left])
     assert "scancel 9" in str(caught.value.hint)
-    assert selection.newest_whole(str(tmp_path)).attempt == name
+    assert selection.newest_complete(str(tmp_path)).checkpoint_id == name
 
 
 def test_by_the_path_of_its_file_isolated_from_the_user(tmp_path: Path) -> None:

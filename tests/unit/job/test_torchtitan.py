@@ -34,9 +34,9 @@ def test_it_goes_on_on_one_rank_past_a_flipped_byte_and_leaves_weights_of_its_ow
         return killed.train(job, "torchtitan_llama.py", tmp_path, ranks=ranks, words=given, imported=imported)
 
     assert train(2, 5) == 0
-    newest, *_ = catalog.attempts(str(job.root))
+    newest, *_ = catalog.list_checkpoints(str(job.root))
     assert newest.name is not None and newest.name.step == 5
-    flip(next((job.root / newest.attempt).glob("shard-*")), -5000)
+    flip(next((job.root / newest.checkpoint_id).glob("shard-*")), -5000)
     for path in tmp_path.glob("losses-*.txt"):  # one rank has other batches
         path.unlink()
     assert train(1, 6, *OTHER_RANKS, "--checkpoint.last_save_model_only") == 0

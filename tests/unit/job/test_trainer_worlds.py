@@ -77,9 +77,9 @@ def test_on_one_rank_and_on_three_past_a_flipped_byte_and_without_us(
         assert rest == {step: expected[step] for step in range(SAVED + 1, LAST + 1)}
 
     root = moved / "checkpoints"
-    newest, *_ = catalog.attempts(str(root))
+    newest, *_ = catalog.list_checkpoints(str(root))
     assert newest.name is not None and newest.name.step == SAVED
-    flip(next((root / newest.attempt).glob("shard-*")), -40)
+    flip(next((root / newest.checkpoint_id).glob("shard-*")), -40)
     for ranks, last in ((1, MOVED), (3, LAST)):
         losses = train(job, moved, ranks, last, words)
         (restored,) = job.said("restored")

@@ -70,12 +70,12 @@ def restore(root: str, told: str) -> RestoreVerdict:
     rejected = []
     for entry in selection.walk(root, first=None if told == "none" else told, attempt=os.environ["HPK_ATTEMPT"]):
         try:
-            verify.verify_checkpoint(root, entry.attempt)
+            verify.verify_checkpoint(root, entry.checkpoint_id)
         except CheckpointError as err:
-            rejected.append((entry.attempt, err.message))
+            rejected.append((entry.checkpoint_id, err.message))
         else:
             name = entry.name
-            return RestoreVerdict(entry.attempt, name.step, (name.epoch, name.seq), "storage", tuple(rejected))
+            return RestoreVerdict(entry.checkpoint_id, name.step, (name.epoch, name.seq), "storage", tuple(rejected))
     if rejected:
         raise NoValidCheckpoint(root, rejected)
     return RestoreVerdict(verdict.NONE)

@@ -52,7 +52,7 @@ class Hyperpod(Adapter):
         return True
 
     def durable_paths(self, step):
-        return [os.path.join(self.root, self.handle.attempt)]
+        return [os.path.join(self.root, self.handle.checkpoint_id)]
 
     def remove(self, step):
         if self.rank == 0:

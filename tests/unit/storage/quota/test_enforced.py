@@ -110,7 +110,7 @@ def test_a_checkpoint_that_meets_the_limit_names_it_and_the_one_before_stays_who
     as_user(ALICE, small)
     before = selection.newest_valid(str(root))
     as_user(ALICE, large)
-    assert selection.newest_valid(str(root)).attempt == before.attempt
+    assert selection.newest_valid(str(root)).checkpoint_id == before.checkpoint_id
     # What could not be written is in memory still, and goes out once there is room.
     assert run(["storage", "quota", "set", str(alice), "--bytes", "128MiB"]) == 0
     as_user(ALICE, again)

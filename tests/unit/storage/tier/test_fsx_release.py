@@ -120,7 +120,7 @@ def test_what_a_rule_lets_go_is_exported_and_then_released_and_a_second_time_is_
     paths = tuple(f"runs/one/{name}" for name in place.names[:3])
     report = "s3://bucket/runs/.hyperpod-kit/tasks"
     assert place.fsx.tasks == [(EXPORT, paths, report), (RELEASE, paths, report)]
-    assert {entry.attempt for entry in catalog.attempts(place.store)} == set(place.names)
+    assert {entry.checkpoint_id for entry in catalog.list_checkpoints(place.store)} == set(place.names)
     again = place.release()
     assert [one.attempt for one in again.removed] == place.names[:3] and len(place.fsx.tasks) == 2
 

@@ -45,9 +45,9 @@ def place() -> Iterator[Path]:
 def valid(root: Path) -> set[str]:
     """Committed checkpoints of which every byte is proved."""
     store, found = PosixStore(str(root)), set()
-    for entry in catalog.attempts(store):
-        if entry.committed and survey.is_intact(store, entry.attempt):
-            found.add(entry.attempt)
+    for entry in catalog.list_checkpoints(store):
+        if entry.committed and survey.is_intact(store, entry.checkpoint_id):
+            found.add(entry.checkpoint_id)
     return found
 
 
@@ -74,7 +74,7 @@ def test_what_goes_is_whole_elsewhere_and_can_be_restored(place: Path, capsys: p
     assert run(words) == 0
     assert "3 checkpoints have gone" in capsys.readouterr().out
     assert valid(place / "run") == set(names[3:]) and valid(target(place)) == set(names[:3])
-    assert selection.newest_valid(str(target(place))).attempt == names[2]
+    assert selection.newest_valid(str(target(place))).checkpoint_id == names[2]
     assert identity.find_identity(str(target(place))) == SMALL_RUN
     assert run(words) == 0 and valid(target(place)) == set(names[:3])
 
@@ -243,8 +243,8 @@ def one_case(seed: int, place: Path) -> None:
         assert fixed <= here, (seed, fixed - here)
         if to:
             assert before <= here | there, (seed, before - here - there)
-            for entry in catalog.attempts(PosixStore(str(archive / f"run-{SMALL_RUN.run_id[:8]}"))):
-                assert not entry.committed or entry.attempt in there, (seed, "a committed copy that is not whole")
+            for entry in catalog.list_checkpoints(PosixStore(str(archive / f"run-{SMALL_RUN.run_id[:8]}"))):
+                assert not entry.committed or entry.checkpoint_id in there, (seed, "a committed copy that is not whole")
         else:
             kept = sorted(before)[-rule.keep :]
             assert set(kept) <= here, (seed, kept)

@@ -53,7 +53,11 @@ def place() -> Iterator[Path]:
 def there() -> set[str]:
     """Committed checkpoints of the bucket of which every byte is proved."""
     store = open_store(TARGET)
-    return {one.attempt for one in catalog.attempts(store) if one.committed and survey.is_intact(store, one.attempt)}
+    return {
+        one.checkpoint_id
+        for one in catalog.list_checkpoints(store)
+        if one.committed and survey.is_intact(store, one.checkpoint_id)
+    }
 
 
 @pytest.mark.full
@@ -64,7 +68,7 @@ def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuc
     for _ in range(2):
         assert run(words) == 0
         assert valid(place / "run") == {names[2]} and there() == set(names[:2])
-    assert selection.newest_valid(TARGET).attempt == names[1]
+    assert selection.newest_valid(TARGET).checkpoint_id == names[1]
     assert identity.find_identity(TARGET) == SMALL_RUN
 
 
